@@ -5,7 +5,9 @@ from typing import Any
 
 from steptime.judging.judgements import run_writer
 from steptime.measure.column_values import column_values
-from steptime.store.run_models import Result, Verdict
+from steptime.measure.repeating import make_request
+from steptime.recipes.models import Run
+from steptime.store.run_models import PlannedRun, Result, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.writing import RunWriter
 
@@ -56,3 +58,8 @@ def write_node_sweep(
 def unjudged_writer(url: str) -> RunWriter:
     """Return a writer of runs that judges nothing."""
     return RunWriter(url, column_values, lambda _connection, _row: None)
+
+
+def as_planned(run: Run) -> PlannedRun:
+    """Return a run as a DAG run's first task stores it, if no option but its workload was requested."""
+    return PlannedRun(run=run, request=make_request(run, {}), options={})

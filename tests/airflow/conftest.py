@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import structlog
 from local_home import a_run, home, planned
-from stored import CheckedResult
+from stored import CheckedResult, as_planned
 
 from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 
@@ -43,6 +43,7 @@ from steptime.judging.judgements import run_writer
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.runs.launch import Attempt
+from steptime.store.budgets import Owner, release, store_plan
 from steptime.store.ledger import LedgerJob
 from steptime.store.run_models import Result, Submission
 from steptime.store.run_queries import Store
@@ -367,10 +368,17 @@ def logged(execute: Callable[[], object]) -> list[str]:
     return [line["event"] for line in lines if "outside of the Task Runner" not in line["event"]]
 
 
+def names_of(plan: Plan, **changes: Any) -> dict[str, Any]:
+    """Return what `check_params` returns for a plan."""
+    return base.as_json(base.PlanNames.of(plan).model_copy(update=changes))
+
+
 def submit_task(run: Run, staged: StagedFiles) -> Any:
-    """Return the task `submit` of a performance run."""
-    json = {"run": run.model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
-    return task_of("performance.submit", **json)
+    """Store the plan of a performance run, without a reservation, and return its task `submit`."""
+    owner = Owner(installation.this_installation().id, TaskInstance.dag_id, TaskInstance.run_id)
+    store_plan(owner, [as_planned(run)])
+    release(owner)
+    return task_of("performance.submit", run=run.name, staged=staged.model_dump(mode="json"))
 
 
 @pytest.fixture

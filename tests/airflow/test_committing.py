@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from stored import as_planned
 from sync_ledger import ledger
 
 from steptime.airflow import budgets
@@ -28,6 +29,7 @@ from .conftest import (
     Submit,
     TaskInstance,
     logged,
+    names_of,
     noted,
     submit_task,
     task_of,
@@ -79,7 +81,7 @@ def reserve(make_context: MakeContext, one: Run) -> Callable[..., list[str]]:
     def reserve(dag_run: str, **dag_runs: str) -> list[str]:
         known = {f"llama31/{run_id}": state for run_id, state in dag_runs.items()}
         context: Any = make_context() | {"ti": TaskInstance(run_id=dag_run, dag_runs=known)}
-        return logged(lambda: budgets.reserve(task_of("check_params"), context, [one]))
+        return logged(lambda: budgets.store_plan(task_of("check_params"), context, [as_planned(one)]))
 
     return reserve
 
@@ -99,8 +101,8 @@ def test_a_plan_is_reserved_and_the_task_says_how_the_budget_stands(
     assert reserve("unlimited") == []
     budget(10 * ASKED)
     [said] = reserve("first")
-    assert said.endswith("0.00 committed, this plan at most 0.17")
-    assert holders() == {"first"}
+    assert said.endswith("0.17 committed, this plan at most 0.17"), "also what was planned without a budget"
+    assert holders() == {"unlimited", "first"}
     assert asked.polled == [], "nobody is asked where there is enough"
 
 
@@ -153,7 +155,7 @@ def test_a_plan_above_the_budget_is_refused_and_what_was_not_submitted_is_given_
     with pytest.raises(AirflowSkipException, match="no job was submitted"):
         task_of("performance.parse").execute(make_context())
     with pytest.raises(AirflowFailException, match="have no valid result"):
-        task_of("report", plan=planned().model_dump(mode="json")).execute(make_context())
+        task_of("report", plan=names_of(planned())).execute(make_context())
     assert committed() == 0
 
 
@@ -162,11 +164,11 @@ def test_a_plan_above_the_budget_is_refused_and_what_was_not_submitted_is_given_
 def test_a_job_is_submitted_once_what_has_ended_is_given_back(
     a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, budget: SetBudget, cluster: LocalCluster
 ) -> None:
+    tasks = [submit_task(a_run().model_copy(update={"repeat": repeat}), staged) for repeat in (1, 2)]
     budget(1.5 * ASKED)
 
     def submit(map_index: int) -> str:
-        run = a_run().model_copy(update={"repeat": map_index + 1})
-        handle: dict[str, str] = submit_task(run, staged).execute(make_context(map_index=map_index))
+        handle: dict[str, str] = tasks[map_index].execute(make_context(map_index=map_index))
         return handle["job"]
 
     first = submit(0)

@@ -26,6 +26,7 @@ from .conftest import (
     MakeResult,
     MakeRun,
     Variables,
+    names_of,
     state_of,
     submit_task,
     submitted_job,
@@ -115,7 +116,7 @@ def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shar
     planned: MakePlan, make_context: MakeContext, make_result: MakeResult
 ) -> None:
     context = make_context()
-    report = task_of("report", plan=planned().model_dump(mode="json"))
+    report = task_of("report", plan=names_of(planned()))
 
     def publish(name: str, whose: Installation) -> None:
         result = make_result(name, gpus=1, dag_run_id=context["ti"].run_id)

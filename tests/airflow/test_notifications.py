@@ -19,7 +19,7 @@ from steptime.errors import UserError
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
-from .conftest import MakeContext, MakePlan, MakeResult, task_of
+from .conftest import MakeContext, MakePlan, MakeResult, names_of, task_of
 
 SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two confirmation runs confirm"
 
@@ -166,7 +166,7 @@ def test_what_a_killed_report_has_not_told_its_retry_tells_once(
     kept: list[Any],
     runs: list[Result],
 ) -> None:
-    task = task_of("report", plan=planned().model_copy(update={"runs": ()}).model_dump(mode="json"))
+    task = task_of("report", plan=names_of(planned(), runs=()))
     for result in runs[:8]:
         publish(Store(), result)
     ask_for({"events": ["incident opened"], "notifier": f"{__name__}.Dies"})
@@ -199,7 +199,7 @@ def test_a_failed_run_is_told_with_the_task_that_failed(
     ask_for(keeps("run failed"))
     context = make_context(pushed={FAILURE_KEY: "the disk is full"})
     with pytest.raises(AirflowFailException, match="have no valid result"):
-        task_of("report", plan=planned().model_dump(mode="json")).execute(context)
+        task_of("report", plan=names_of(planned())).execute(context)
 
     [(_, sentence, _)] = kept
     assert sentence == (

@@ -32,6 +32,7 @@ from .conftest import (
     Submit,
     event_of,
     logged,
+    names_of,
     task_of,
     trigger_of,
 )
@@ -66,7 +67,7 @@ def test_the_latest_attempt_of_a_run_counts(
     planned: MakePlan, make_context: MakeContext, make_result: MakeResult
 ) -> None:
     context = make_context()
-    report = task_of("report", plan=planned().model_dump(mode="json"))
+    report = task_of("report", plan=names_of(planned()))
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
     begun = context["dag_run"].run_after.timestamp()
     store = Store()

@@ -28,6 +28,7 @@ from .conftest import (
     checked_run,
     event_of,
     handle_of,
+    names_of,
     task_of,
     trigger_of,
 )
@@ -81,7 +82,7 @@ def make_work(
     def report() -> Work:
         context = make_context()
         publish(store, make_result("job", gpus=1, dag_run_id=context["ti"].run_id))
-        return lambda: task_of("report", plan=planned().model_dump(mode="json")).execute(context)
+        return lambda: task_of("report", plan=names_of(planned())).execute(context)
 
     works = {"parse": parse, "validate": validate, "publish": publish_, "report": report}
     return lambda task: works[task]()

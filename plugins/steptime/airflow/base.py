@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -24,7 +24,9 @@ from steptime.airflow.versions import AirflowException, AirflowFailException, Ta
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, load_cluster, open_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
+from steptime.frozen import Frozen
 from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan
 from steptime.runs import launch
 from steptime.runs.launch import GpuLimitReached, Reporter, note_refused
 from steptime.runs.patience import retry_while_unreachable
@@ -53,6 +55,39 @@ def as_json(model: BaseModel) -> dict[str, Any]:
     """
     json: dict[str, Any] = from_json(model.model_dump_json())
     return json
+
+
+class PairNames(Frozen):
+    """The names of a run that saves a checkpoint, and of the run that loads it."""
+
+    save: str
+    load: str
+
+
+class PlanNames(Frozen):
+    """What the first task of a workload's DAG returns as XCom: the names of the runs that it has planned.
+
+    The job ledger has the plans; see `Ledger.planned_run`.
+    """
+
+    cluster: str
+    runs: tuple[str, ...]
+    checkpoint_pairs: tuple[PairNames, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """Return the names of a plan's runs."""
+        pairs = (PairNames(save=pair.save.name, load=pair.load.name) for pair in plan.checkpoint_pairs)
+        return cls(
+            cluster=plan.request.cluster,
+            runs=tuple(run.name for run in plan.runs),
+            checkpoint_pairs=tuple(pairs),
+        )
+
+    @property
+    def all_runs(self) -> tuple[str, ...]:
+        """The names of all runs: first those without a pair, then both of each pair."""
+        return self.runs + tuple(name for pair in self.checkpoint_pairs for name in (pair.save, pair.load))
 
 
 class WaitingTrigger(BaseTrigger):

@@ -170,18 +170,16 @@ def train(
     published: Asset | None,
     *,
     saving: TrainingSensor | None = None,
-    sweep_cell: Any = None,
 ) -> TrainingSensor:
     """Create the tasks of one run in the current task group; return the sensor that waits for its job.
 
     Args:
-        run: the run, as XCom.
+        run: the name of the run, as XCom.
         staged: the files staged for the run, as XCom.
         waiting: arguments of `TrainingSensor`.
         published: the asset that is updated when the run's results are published; None in a sweep, where the
             task `publish` itself finds the asset of the run's workload.
         saving: the task that waits for the job whose checkpoint this run loads.
-        sweep_cell: in a sweep, the `Cell` of its plan that the run belongs to, as XCom; None otherwise.
     """
     saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
     submit = SubmitTrainingOperator(
@@ -190,7 +188,6 @@ def train(
         staged=staged,
         saved_in=saved_in,
         deferrable=waiting["deferrable"],
-        sweep_cell=sweep_cell,
     )
     if saving is not None:
         saving >> submit

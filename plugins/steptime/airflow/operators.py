@@ -5,7 +5,7 @@ and what must be cancelled.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,13 +15,14 @@ from airflow.sdk import BaseOperator, Context
 
 from steptime.airflow.base import (
     CancelsJobOnKill,
+    PlanNames,
     RefusingOperator,
     RunOperator,
     airflow_errors,
     as_json,
     task_key,
 )
-from steptime.airflow.budgets import reserve
+from steptime.airflow.budgets import store_plan
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import this_installation
 from steptime.airflow.params import plan_from_params
@@ -35,13 +36,11 @@ from steptime.measure.record import describe_code, redact_text
 from steptime.measure.repeating import make_request
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
-from steptime.recipes.planning import Plan
-from steptime.recipes.sweep_planning import Cell
 from steptime.runs.launch import Attempt, GpuLimitReached, end_open_jobs, launch, make_job_spec
 from steptime.runs.patience import retry_while_unreachable
 from steptime.staging.stage import stage
 from steptime.store.ledger import Ledger, LedgerJob, latest_submitted
-from steptime.store.run_models import Provenance
+from steptime.store.run_models import PlannedRun, Provenance
 
 
 def requested_options(context: Context) -> dict[str, Any]:
@@ -49,8 +48,12 @@ def requested_options(context: Context) -> dict[str, Any]:
     return {**context["params"], **(context["dag_run"].conf or {})}
 
 
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 class CheckParamsOperator(RefusingOperator):
-    """Checks the DAG run's params together, and returns the resulting `Plan`.
+    """Checks the DAG run's params together, and stores the resulting plan in the job ledger.
 
     Airflow checks the type of each param. Unknown names, impossible combinations and plans above a budget are
     refused here, before anything is staged or submitted.
@@ -65,9 +68,14 @@ class CheckParamsOperator(RefusingOperator):
         self.workload = workload
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Plan the params, and reserve the plan's GPU-hours in the budgets. Returns the `Plan` as JSON."""
+        """Plan the params, store the plan, and reserve its GPU-hours. Returns the `PlanNames` as JSON."""
+        options = requested_options(context)
         with self.refusals(context):
-            planned = plan_from_params(self.workload, requested_options(context), owner=self.owner)
+            planned = plan_from_params(self.workload, options, owner=self.owner)
+            stored = [
+                PlannedRun(run=run, request=make_request(run, options), options=_given(options))
+                for run in planned.all_runs
+            ]
             cost = expected_cost(planned.all_runs)
         rows = [
             {
@@ -92,8 +100,8 @@ class CheckParamsOperator(RefusingOperator):
         self.log.info("at most %s GPU-hours", format_hours(planned.gpu_hours_max))
         self.log.info("%s", cost.sentence)
         with self.refusals(context):
-            reserve(self, context, planned.all_runs)
-        return as_json(planned)
+            store_plan(self, context, stored)
+        return as_json(PlanNames.of(planned))
 
 
 class StageTrainingOperator(BaseOperator):
@@ -109,9 +117,12 @@ class StageTrainingOperator(BaseOperator):
         super().__init__(**kwargs)
         self.plan = plan
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Stage what the plan's runs need. Returns the `StagedFiles` as JSON."""
-        return as_json(stage_for(Plan.model_validate(self.plan).runs[0], self))
+        first = PlanNames.model_validate(self.plan).runs[0]
+        with airflow_errors():
+            planned = asyncio.run(Ledger(self.log.warning).planned_run(task_key(context), first))
+        return as_json(stage_for(planned.run, self))
 
 
 def stage_for(run: Run, task: BaseOperator) -> StagedFiles:
@@ -163,15 +174,13 @@ class SubmitTrainingOperator(CancelsJobOnKill):
     A retry after a killed worker finds the same job. If the task is cleared, it ends that job and submits a
     new one. Returns `{"cluster": …, "job": …}`.
 
-    :param run: the planned run, a `Run` as JSON. (templated)
+    :param run: the name of the run, whose plan is in the job ledger. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param saved_in: if the run loads a checkpoint, the task group of the job that saved it.
     :param deferrable: wait for GPUs in the triggerer, holding no worker slot; otherwise in the worker.
-    :param sweep_cell: in a sweep, the `Cell` that the run belongs to, as JSON: it has the requested options.
-        None outside of sweeps, where the DAG run's params have them. (templated)
     """
 
-    template_fields: Sequence[str] = ("run", "staged", "sweep_cell")
+    template_fields: Sequence[str] = ("run", "staged")
     ui_color: str = "#d9e7f5"
 
     def __init__(
@@ -181,19 +190,18 @@ class SubmitTrainingOperator(CancelsJobOnKill):
         staged: Any,
         saved_in: str | None = None,
         deferrable: bool = True,
-        sweep_cell: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.run = run
         self.deferrable = deferrable
-        self.sweep_cell = sweep_cell
         self.staged = staged
         self.saved_in = saved_in
 
-    def planned_run(self) -> Run:
-        """Return the run to submit."""
-        return Run.model_validate(self.run)
+    @property
+    def cell(self) -> str:
+        """The run's name, for the template that names the mapped task."""
+        return str(self.run)
 
     def execute(self, context: Context) -> Any:
         """Submit the job. Returns its handle: `{"cluster": …, "job": …}`."""
@@ -230,30 +238,27 @@ class SubmitTrainingOperator(CancelsJobOnKill):
         return saving.job
 
     def _attempt(self, context: Context) -> Attempt:
-        ti, run, staged = context["ti"], self.planned_run(), StagedFiles.model_validate(self.staged)
-        cell = None
-        if self.sweep_cell is not None:
-            cell = Cell.model_validate(self.sweep_cell)
-        asked_for = requested_options(context) if cell is None else cell.request.model_dump(mode="json")
+        staged = StagedFiles.model_validate(self.staged)
         installation = this_installation()  # before the key, which has its id
         key = task_key(context)
+        planned = asyncio.run(self.ledger.planned_run(key, self.run))
         return Attempt(
             task_key=key,
             installation=installation,
             run_after=context["dag_run"].run_after.timestamp(),
-            max_tries=ti.max_tries,
-            run=run,
-            request=make_request(run, asked_for),  # what it refuses is refused before anything runs
+            max_tries=context["ti"].max_tries,
+            run=planned.run,
+            request=planned.request,
             provenance=Provenance(
                 **describe_code(),
                 staged=staged,
-                options={name: value for name, value in asked_for.items() if value is not None},
-                environment=job_environment(run, staged, load_cluster(run.cluster)),
+                options=planned.options,
+                environment=job_environment(planned.run, staged, load_cluster(planned.run.cluster)),
                 dag_id=key.dag_id,
                 dag_run_id=key.dag_run_id,
                 task_id=f"{key.task_group}.wait",
                 map_index=key.map_index,
-                sweep=None if cell is None else cell.sweep,
+                sweep=planned.sweep,
             ),
         )
 

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from steptime.airflow import summaries
 from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
+    PlanNames,
     RunOperator,
     airflow_errors,
     task_key,
@@ -32,7 +33,6 @@ from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
 from steptime.measure.record import make_record, with_script
 from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan
 from steptime.runs.launch import end_job
 from steptime.runs.patience import retry_while_unreachable
 from steptime.store.budgets import release
@@ -272,21 +272,21 @@ class ReportOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Release the DAG run's reserved budget, print its results, update incidents, and notify people."""
-        planned = Plan.model_validate(self.plan)
+        planned = PlanNames.model_validate(self.plan)
         ti = context["ti"]
         with airflow_errors():
-            cluster = planned.request.cluster
+            cluster = planned.cluster
             with_store(self, cluster, lambda: release(budget_owner(context)))
             rows = with_store(self, cluster, lambda: own_runs(Store(), ti.dag_id, ti.run_id))
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
-        sentence = summaries.summarize_runs([run.label for run in planned.all_runs], latest)
+        sentence = summaries.summarize_runs(planned.all_runs, latest)
         self.log.info("%s", sentence)
-        if latest_rows := [latest[run.label] for run in planned.all_runs if run.label in latest]:
+        if latest_rows := [latest[name] for name in planned.all_runs if name in latest]:
             self.log.info("%s", as_text(_summaries(latest_rows), title=f"results of {ti.run_id}"))
         with airflow_errors():
             notify_of_incidents(self, context)
-        missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
+        missing = [name for name in planned.all_runs if latest.get(name, {}).get("state") != "valid"]
         if missing:
             cause = _first_cause(ti, self.dag.task_ids, planned, missing[0])
             notify(Event.RUN_FAILED, f"{sentence}; {cause}" if cause else sentence, context, self.log.error)
@@ -296,8 +296,8 @@ class ReportOperator(BaseOperator):
             )
 
 
-def _first_cause(ti: Any, task_ids: Iterable[str], planned: Plan, label: str) -> str | None:
-    """Return why the first failed task of the run `label` failed; None if no failure is recorded."""
+def _first_cause(ti: Any, task_ids: Iterable[str], planned: PlanNames, name: str) -> str | None:
+    """Return why the first failed task of the run `name` failed; None if no failure is recorded."""
     groups = {
         "performance": planned.runs,
         "checkpoint.save": [pair.save for pair in planned.checkpoint_pairs],
@@ -307,7 +307,7 @@ def _first_cause(ti: Any, task_ids: Iterable[str], planned: Plan, label: str) ->
         (task_id, index)
         for group, runs in groups.items()
         for index, run in enumerate(runs)
-        if run.label == label
+        if run == name
         for task_id in task_ids
         if task_id.startswith(f"{group}.")
     ]

@@ -36,15 +36,18 @@ class Cell(Frozen):
     entry: int
     """Index of the entry of the sweep's `runs` that asks for it, from 0."""
     repeat: PositiveInt
-    request: PlanRequest
-    """The request with every default filled in, for one GPU count and one repeat."""
     gpus: PositiveInt
     """GPUs of its largest job."""
     jobs: PositiveInt
     gpu_hours_max: float
     """GPU-hours if every job runs into its time limit."""
-    planned: Plan | None = Field(None, exclude=True, repr=False)
-    """Its plan; left out of JSON, as `cell_plan` plans it again."""
+    planned: Plan = Field(repr=False)
+    """The plan of the run and its checkpoint pair, as if they were alone: without the cell's label."""
+
+    @property
+    def request(self) -> PlanRequest:
+        """The request with every default filled in, for one GPU count and one repeat."""
+        return self.planned.request
 
 
 class SweepPlan(Frozen):
@@ -134,7 +137,7 @@ def confirmation_number(label: str, cell: Cell) -> int:
 
 def cell_plan(cell: Cell) -> Plan:
     """Return the plan of a cell: one performance run, and its checkpoint pair if it has one."""
-    planned = cell.planned or plan(cell.request)
+    planned = cell.planned
 
     def name_cell(run: Run) -> Run:
         return run.model_copy(update={"cell": cell.label})
@@ -244,7 +247,6 @@ def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
             sweep=sweep,
             entry=entry,
             repeat=run.repeat,
-            request=request,
             gpus=gpus,
             jobs=len(jobs),
             gpu_hours_max=gpu_hours,

@@ -4,7 +4,8 @@ An ended job counts with its GPUs × its run time within the month. A planned, q
 with the most it may take: GPUs × time limit, even if that reaches into the next month.
 
 A plan is checked and reserved in one transaction, so of two plans at the same time the second sees the first.
-Each run's reservation is a row of `jobs` with attempt 0, which the run's first job replaces.
+Each planned run is a row of `jobs` with attempt 0, which the run's first job replaces. Later tasks load the
+plan from it. As long as it has no end time, it also reserves GPU-hours.
 """
 
 import time
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, or_, select
+from sqlalchemy import Connection, bindparam, or_, select
 
 from steptime.clusters.base import JobState
 from steptime.clusters.config import ClusterConfig, load_cluster
@@ -23,6 +24,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.settings import store_url
 from steptime.store.database import database_exists, lock, read_connection, write_transaction
+from steptime.store.run_models import PlannedRun
 from steptime.store.schema import jobs
 
 _PLANNED_COUNTS_S = 7 * 86_400
@@ -109,7 +111,9 @@ def budget_balances(
     """
     now = time.time() if now is None else now
     configs = _with_budget(clusters)
-    asked = [row for config in configs for row in _planned(runs, config, now)]
+    asked = [
+        _planned_row(run, config, now) for config in configs for run in runs if run.cluster == config.name
+    ]
     if not configs or not database_exists(store_url()):
         return _balances(configs, (), asked, now)
     try:
@@ -120,48 +124,66 @@ def budget_balances(
         raise SystemFailure(f"the budget of cluster {names} cannot be checked: {error}") from error
 
 
-def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> list[BudgetBalance]:
-    """Reserve the GPU-hours of a DAG run's plan; return the budgets as they stood before.
+def store_plan(
+    owner: Owner, planned: Sequence[PlannedRun], *, now: float | None = None
+) -> list[BudgetBalance]:
+    """Store what a DAG run has planned, and reserve its GPU-hours; return the budgets as they stood before.
 
-    An earlier reservation of the DAG run is replaced. Without a budget the result is empty, and the store is
-    not used. Raises BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
+    Runs that the DAG run planned before under the same names are replaced, and its earlier reservations are
+    released. Raises BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
     """
     now = time.time() if now is None else now
-    configs = _with_budget(run.cluster for run in runs)
-    if not configs:
-        return []
-    asked = [row for config in configs for row in _planned(runs, config, now)]
+    clusters = {name: load_cluster(name) for name in sorted({each.run.cluster for each in planned})}
+    with_budget = [config for config in clusters.values() if config.gpu_hours_per_month is not None]
+    rows = [
+        {
+            **_planned_row(each.run, clusters[each.run.cluster], now),
+            **owner._asdict(),
+            "name": _name(owner, each.run),
+            **each.model_dump(mode="json", include={"run", "request"}),
+            "provenance": each.model_dump(mode="json", include={"options", "sweep"}),
+        }
+        for each in planned
+    ]
     with write_transaction(store_url()) as connection:
-        lock(connection, "budgets")
-        connection.execute(jobs.delete().where(*_reserved_for(owner)))
-        balances = _balances(configs, _rows(connection, configs, now), asked, now)
+        if with_budget:
+            lock(connection, "budgets")
+        _release(connection, owner, now)
+        connection.execute(
+            jobs.delete().where(jobs.c.name == bindparam("planned")),
+            [{"planned": row["name"]} for row in rows],
+        )
+        balances = _balances(with_budget, _rows(connection, with_budget, now), rows, now)
         for balance in balances:
             balance.require()
-        connection.execute(
-            jobs.insert(), [{**row, **owner._asdict(), "name": _name(owner, row)} for row in asked]
-        )
+        connection.execute(jobs.insert(), rows)
     return balances
 
 
 def admit(connection: Connection, owner: Owner, run: Run, *, now: float) -> None:
-    """Check that the budgets have room for a job, and delete the reservation that its DAG run has for it.
+    """Check that the budgets have room for a job, and delete the row of its plan, which the job's replaces.
 
     Call it in the transaction that inserts the job. Raises BudgetExceeded if a budget does not have enough
     left.
     """
     configs = _with_budget([run.cluster])
-    if not configs:
-        return
-    lock(connection, "budgets")
-    connection.execute(jobs.delete().where(*_reserved_for(owner), jobs.c.cell == run.name))
-    for balance in _balances(configs, _rows(connection, configs, now), _planned([run], configs[0], now), now):
+    if configs:
+        lock(connection, "budgets")
+    connection.execute(jobs.delete().where(jobs.c.name == _name(owner, run)))
+    asked = [_planned_row(run, config, now) for config in configs]
+    for balance in _balances(configs, _rows(connection, configs, now), asked, now):
         balance.require()
 
 
 def release(owner: Owner) -> None:
-    """Delete the reservations of a DAG run for jobs that it has not submitted."""
+    """Release the GPU-hours that a DAG run has reserved for jobs that it has not submitted; keep its plan."""
     with write_transaction(store_url()) as connection:
-        connection.execute(jobs.delete().where(*_reserved_for(owner)))
+        _release(connection, owner, time.time())
+
+
+def _release(connection: Connection, owner: Owner, now: float) -> None:
+    of_owner = [jobs.c[name] == value for name, value in owner._asdict().items()]
+    connection.execute(jobs.update().where(*_RESERVES, *of_owner).values(ended_at=now))
 
 
 def list_reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]:
@@ -169,7 +191,7 @@ def list_reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]
     query = select(jobs.c.installation_id, jobs.c.dag_id, jobs.c.dag_run_id).distinct()
     own = jobs.c.installation_id == installation_id
     with read_connection(store_url()) as connection:
-        rows = connection.execute(query.where(jobs.c.attempt == 0, own, jobs.c.cluster.in_(list(clusters))))
+        rows = connection.execute(query.where(*_RESERVES, own, jobs.c.cluster.in_(list(clusters))))
         return [Owner(*row) for row in rows]
 
 
@@ -181,32 +203,28 @@ def _with_budget(clusters: Iterable[str]) -> list[ClusterConfig]:
     ]
 
 
-def _planned(runs: Iterable[Run], config: ClusterConfig, now: float) -> list[dict[str, Any]]:
-    """Return the rows to reserve for the runs planned on a cluster, without their owner."""
-    return [
-        {
-            "cell": run.name,
-            "cluster": config.name,
-            "gpus": run.recipe.gpus,
-            "time_limit_s": run.time_limit_s + config.seconds_before_training,
-            "attempt": 0,
-            "state": JobState.UNKNOWN.value,
-            "created_at": now,
-            "started_at": None,
-            "ended_at": None,
-        }
-        for run in runs
-        if run.cluster == config.name
-    ]
+def _planned_row(run: Run, config: ClusterConfig, now: float) -> dict[str, Any]:
+    """Return the columns of a planned run on its cluster that budgets count."""
+    return {
+        "cell": run.name,
+        "cluster": config.name,
+        "gpus": run.recipe.gpus,
+        "time_limit_s": run.time_limit_s + config.seconds_before_training,
+        "attempt": 0,
+        "state": JobState.UNKNOWN.value,
+        "created_at": now,
+        "started_at": None,
+        "ended_at": None,
+    }
 
 
-def _name(owner: Owner, row: Mapping[str, Any]) -> str:
-    """Return the key of a reservation; it has a space, which no job's name has."""
-    return f"reserved for {'/'.join(owner)}/{row['cell']}"
+def _name(owner: Owner, run: Run) -> str:
+    """Return the key of a planned run; it has a space, which no job's name has."""
+    return f"planned by {'/'.join(owner)}/{run.name}"
 
 
-def _reserved_for(owner: Owner) -> list[ColumnElement[bool]]:
-    return [jobs.c.attempt == 0, *(jobs.c[name] == value for name, value in owner._asdict().items())]
+_RESERVES = (jobs.c.attempt == 0, jobs.c.ended_at.is_(None))
+"""Conditions of planned runs that reserve GPU-hours."""
 
 
 def _rows(connection: Connection, configs: Sequence[ClusterConfig], now: float) -> list[Mapping[str, Any]]:

@@ -13,13 +13,14 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from steptime.clusters.base import Installation, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
+from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
 from steptime.settings import store_url
 from steptime.store.budgets import Owner, admit
 from steptime.store.database import lock, read_connection, while_unavailable, write_transaction
-from steptime.store.run_models import Provenance, Submission
+from steptime.store.run_models import PlannedRun, Provenance, Submission
 from steptime.store.schema import jobs
 
 Done = TypeVar("Done")
@@ -182,6 +183,26 @@ class Ledger:
         """Return all jobs of the DAG run that `key` names, oldest first."""
         return await self._jobs(*_match_dag_run(key))
 
+    async def planned_runs(self, key: TaskKey) -> dict[str, PlannedRun]:
+        """Return what the DAG run that `key` names has planned, by the names of the runs.
+
+        A run has the plan that was stored for it last, or else that of its newest job, which replaced it.
+        """
+        return await self._call(_select_planned, _match_dag_run(key))
+
+    async def planned_run(self, key: TaskKey, name: str) -> PlannedRun:
+        """Return the run of that name that the DAG run of `key` has planned.
+
+        Raises SystemFailure if the store has no such plan.
+        """
+        planned = await self._call(_select_planned, (*_match_dag_run(key), jobs.c.cell == name))
+        if name not in planned:
+            raise SystemFailure(
+                f"the metrics store has no plan of the run '{name}' of this DAG run: was the store replaced? "
+                "Clear the DAG run's first task to plan again"
+            )
+        return planned[name]
+
     async def latest_job(self, key: TaskKey) -> LedgerJob | None:
         """Return the newest job that the tasks of `key` own; None if there is none."""
         return next(reversed(await self.jobs_of_task(key)), None)
@@ -302,6 +323,22 @@ def _select_jobs(url: str, *where: ColumnElement[bool]) -> list[LedgerJob]:
     query = select(jobs).where(jobs.c.attempt > 0, *where).order_by(jobs.c.created_at, jobs.c.attempt)
     with read_connection(url) as connection:
         return [LedgerJob.model_validate(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _select_planned(url: str, where: Sequence[ColumnElement[bool]]) -> dict[str, PlannedRun]:
+    columns = (jobs.c.cell, jobs.c.run, jobs.c.request, jobs.c.provenance)
+    query = select(*columns).where(*where).order_by(jobs.c.attempt == 0, jobs.c.created_at, jobs.c.attempt)
+    with read_connection(url) as connection:
+        latest = {row.cell: row for row in connection.execute(query)}
+    return {
+        name: PlannedRun(
+            run=Run.model_validate(row.run),
+            request=PlanRequest.model_validate(row.request),
+            options=row.provenance["options"],
+            sweep=row.provenance["sweep"],
+        )
+        for name, row in latest.items()
+    }
 
 
 def _match_dag_run(key: TaskKey) -> tuple[ColumnElement[bool], ...]:

@@ -285,6 +285,18 @@ class Verdict(Frozen):
         return " ".join(check.message for check in self.warnings) or None
 
 
+class PlannedRun(Frozen):
+    """A run that a DAG run's first task has planned and checked, for the tasks that stage and submit it."""
+
+    run: Run
+    request: PlanRequest
+    """The request for this run alone."""
+    options: dict[str, Any]
+    """The options that were requested, by the names of `PlanRequest`."""
+    sweep: str | None = None
+    """The sweep that the run is a cell of; None outside of sweeps."""
+
+
 class Provenance(Frozen):
     """What is needed to repeat a run, besides its plan."""
 

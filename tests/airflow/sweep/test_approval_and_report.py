@@ -21,7 +21,7 @@ from steptime.recipes.models import Mode
 from steptime.staging.checking import check_config_files
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeResult, logged
+from tests.airflow.conftest import MakeContext, MakeResult, logged
 
 from .conftest import CheckSweep, MakeTask, Report, SweepTask, WriteSweep, of_sweep
 
@@ -38,11 +38,13 @@ def test_the_first_task_shows_what_the_sweep_comes_to(check: CheckSweep) -> None
     assert (most, expected) == ("at most 0.50 GPU-hours", "no history and no publication: upper bound only")
 
 
-def test_nobody_is_asked_below_the_limit(check: CheckSweep, task: MakeTask) -> None:
+def test_nobody_is_asked_below_the_limit(
+    check: CheckSweep, task: MakeTask, make_context: MakeContext
+) -> None:
     for fields in ({}, {"approval_above_gpu_hours": 1}):
         operator = task("approve", checked=check(**fields))
         with pytest.raises(AirflowSkipException, match=r"at most 0\.50 GPU-hours"):
-            operator.execute({})
+            operator.execute(make_context() | {"ti": SweepTask(map_index=-1)})
 
 
 def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
@@ -50,6 +52,7 @@ def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
     task: MakeTask,
     told: list[tuple[str, str]],
     make_result: MakeResult,
+    make_context: MakeContext,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[str, Any] = {}
@@ -60,7 +63,9 @@ def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
     operator = task("approve", checked=check(approval_above_gpu_hours=0.2))
 
     with pytest.raises(TaskAwaitingInput):
-        operator.execute({"task_instance": TaskInstanceWithId()})
+        operator.execute(
+            make_context() | {"ti": SweepTask(map_index=-1), "task_instance": TaskInstanceWithId()}
+        )
     assert asked["subject"] == "Start sweep night: 2 jobs, at most 0.50 GPU-hours?"
     expected, _, heading, rule, one, two = asked["body"].splitlines()
     assert expected.startswith("expected 0.021 GPU-hours, the longest job 00:00:38 (1 by the history ")

@@ -2,14 +2,18 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow.base import Refused
 from steptime.clusters.base import StagedFiles
+from tests.airflow.conftest import MakeContext
 
-from .conftest import CheckSweep, MakeTask
+from .conftest import CheckSweep, MakeTask, SweepTask
 
 
 def test_a_sweep_keeps_its_plan(check: CheckSweep) -> None:
@@ -45,7 +49,11 @@ def test_what_cannot_be_run_starts_nothing(check: CheckSweep, asked: dict[str, A
 
 
 def test_each_cluster_and_image_is_staged_once(
-    check: CheckSweep, task: MakeTask, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
+    check: CheckSweep,
+    task: MakeTask,
+    make_context: MakeContext,
+    staged: StagedFiles,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
 
@@ -57,15 +65,52 @@ def test_each_cluster_and_image_is_staged_once(
     runs = [{"workload": ["llama3.1", "nemotron4"], "size": "tiny", "gpus": [1, 2], "checkpoint": True}]
     checked = check(runs=runs)
 
-    planned = task("stage", checked=checked).execute({})
+    planned = task("stage", checked=checked).execute(make_context() | {"ti": SweepTask(map_index=-1)})
 
     assert asked == [("local", None)]
     cells = [cell["label"] for cell in checked["cells"]]
-    assert [one["run"]["cell"] for one in planned["runs"]] == cells
-    assert [one["sweep_cell"]["label"] for one in planned["runs"]] == cells
+    assert [each["run"] for each in planned["runs"]] == cells
     pairs = planned["checkpoint_pairs"]
-    assert [(one["save"]["cell"], one["load"]["mode"]) for one in pairs] == [
-        (cell["label"], "checkpoint_load") for cell in checked["cells"] if cell["jobs"] == 3
+    assert [(each["save"], each["load"]) for each in pairs] == [
+        tuple(f"{cell['label']}·checkpoint {does}" for does in ("save", "load"))
+        for cell in checked["cells"]
+        if cell["jobs"] == 3
     ]
     assert len(pairs) == 2
     assert {one["staged"]["trainer_path"] for one in (*planned["runs"], *pairs)} == {staged.trainer_path}
+
+
+def test_later_tasks_do_not_plan_again(
+    check: CheckSweep,
+    task: MakeTask,
+    make_context: MakeContext,
+    staged: StagedFiles,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They load the plan that the first task has stored: files of `config/` may change or go meanwhile."""
+
+    async def stage(*_: object) -> StagedFiles:
+        return staged
+
+    monkeypatch.setattr("steptime.airflow.operators.stage", stage)
+    runs = [{"workload": "llama3.1", "gpus": [1, 2], "checkpoint": True}]
+    checked = check(runs=runs, approval_above_gpu_hours=2)
+    assert all("request" not in cell and "planned" not in cell for cell in checked["cells"])
+    for folder in ("workloads", "sweeps"):
+        path = home.parent / "config" / folder
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    context = make_context() | {"ti": SweepTask(map_index=-1)}
+
+    approve = task("approve", checked=checked)
+    with pytest.raises(AirflowSkipException, match=r"at most 1\.17 GPU-hours"):
+        approve.execute(context)
+    planned = task("stage", checked=checked).execute(context)
+    assert len(planned["runs"]) == 2
+    json = {"run": planned["runs"][0]["run"], "staged": staged.model_dump(mode="json")}
+    submitted = task("performance.submit", **json).execute(
+        make_context() | {"ti": SweepTask(task_id="performance.submit", map_index=0)}
+    )
+    assert submitted["cluster"] == "local"
+    with pytest.raises(AirflowFailException, match="2 of 2 runs have no valid result"):
+        task("report", checked=checked, confirmed=None).execute(context)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from stored import publish
+from sync_ledger import ledger
 
 from steptime.airflow.assets import extra_of_run
+from steptime.airflow.base import task_key
 from steptime.clusters.base import StagedFiles
 from steptime.judging.common_causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
@@ -55,9 +57,9 @@ class Scene:
     def confirm(self, checked: Any) -> list[Any]:
         """Return the cells that the task `confirm` plans."""
         cells = [] if checked is None else checked["cells"]
-        staged = {"runs": [{"sweep_cell": cell, "staged": {"for": cell["label"]}} for cell in cells]}
+        staged = {"runs": [{"run": cell["label"], "staged": {"for": cell["label"]}} for cell in cells]}
         self.planned = self.task("confirm", checked=checked, staged=staged).execute(self.context())
-        return [one["sweep_cell"] for one in self.planned["runs"]]
+        return list(self.planned["cells"])
 
     def context(self) -> Any:
         return self.make_context() | {"ti": SweepTask(map_index=-1)}
@@ -105,8 +107,9 @@ def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) ->
     cell = checked["cells"][1]
     assert labels(planned) == [f"{cell['label']}·confirmation 1", f"{cell['label']}·confirmation 2"]
     assert [one["repeat"] for one in planned] == [2, 3]
-    assert all(one["request"] == cell["request"] for one in planned)
-    assert [one["run"]["cell"] for one in scene.planned["runs"]] == labels(planned)
+    stored = {name: run.options for name, run in ledger.planned_runs(task_key(scene.context())).items()}
+    assert all(stored[name] == stored[cell["label"]] for name in labels(planned))
+    assert [each["run"] for each in scene.planned["runs"]] == labels(planned)
     assert [one["staged"] for one in scene.planned["runs"]] == [{"for": cell["label"]}] * 2
     assert scene.planned["checkpoint_pairs"] == []
 
@@ -139,7 +142,7 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
     assert scene.confirm(check()) == [], "as usual"
     assert scene.confirm(None) == [], "refused"
     rejected = scene.task("confirm", checked=check(), staged=None)
-    assert rejected.execute(scene.context()) == {"runs": [], "checkpoint_pairs": []}
+    assert rejected.execute(scene.context()) == {"runs": [], "checkpoint_pairs": [], "cells": []}
     assert "no confirmation runs to add" in capsys.readouterr().out
 
 
@@ -155,7 +158,7 @@ def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     for index, one in enumerate(scene.planned["runs"]):
         context = scene.context()
         context["ti"] = SweepTask(task_id="confirmation.performance.submit", map_index=index)
-        asked = {"run": one["run"], "sweep_cell": one["sweep_cell"], "staged": staged.model_dump()}
+        asked = {"run": one["run"], "staged": staged.model_dump()}
         scene.task("confirmation.performance.submit", **asked).execute(context)
     assert scene.confirm(checked) == planned, "cleared while they run"
     for cell in labels(planned):

@@ -10,10 +10,13 @@ import pytest
 from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 from stored import publish, write_node_sweep
+from sync_ledger import ledger
 
+from steptime.airflow.base import task_key
 from steptime.airflow.sweep.confirming import node_exclusion
 from steptime.clusters.base import JobState, JobStatus
 from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.sweep_planning import Cell, confirmation_cells, expand_cell
 from steptime.store.run_queries import Store
 from tests.airflow.conftest import MakeContext, MakePlan, MakeResult
@@ -28,11 +31,15 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using
 
 def cell_of(run: Run, **request: Any) -> Cell:
     asked = {"workload": "llama3.1", "gpus": "2", "cluster": run.cluster, **request}
-    return Cell.model_validate(
-        {
-            **{"label": "llama3.1·tiny·fp32·2", "sweep": "night", "entry": 0, "repeat": 1},
-            **{"request": asked, "gpus": 2, "jobs": 1, "gpu_hours_max": 1},
-        }
+    return Cell(
+        label="llama3.1·tiny·fp32·2",
+        sweep="night",
+        entry=0,
+        repeat=1,
+        gpus=2,
+        jobs=1,
+        gpu_hours_max=1,
+        planned=plan(PlanRequest.model_validate(asked)),
     )
 
 
@@ -133,10 +140,11 @@ def test_a_sweep_sends_its_confirmation_runs_to_other_nodes(
 
     checked = check(runs=runs, cluster="mini-slurm")
     [cell] = checked["cells"]
-    staged = {"runs": [{"sweep_cell": cell, "staged": {}}]}
+    staged = {"runs": [{"run": cell["label"], "staged": {}}]}
     confirmations = task("confirm", checked=checked, staged=staged).execute(context)["runs"]
 
-    assert [one["sweep_cell"]["request"]["exclude"] for one in confirmations] == ["node[2,7]"] * 2
+    planned = ledger.planned_runs(task_key(context))
+    assert [planned[each["run"]].options["exclude"] for each in confirmations] == ["node[2,7]"] * 2
     nodes = r"without node\[2,7\] \(slow in a node sweep: node2\)"
     decided = rf"slower by 2\d\.\d %: 2 confirmation runs confirm or dismiss it, {nodes}"
     assert re.search(decided, capsys.readouterr().out)

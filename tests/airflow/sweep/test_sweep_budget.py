@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from stored import as_planned
 
 from steptime.airflow.base import Refused
 from steptime.airflow.installation import this_installation
 from steptime.clusters.base import StagedFiles
-from steptime.recipes.sweep_planning import Cell, expand_cell
-from steptime.store.budgets import BudgetExceeded, Owner, budget_balances, reserve
-from tests.airflow.conftest import MakeContext, SetBudget, logged
+from steptime.store.budgets import BudgetExceeded, Owner, budget_balances, store_plan
+from tests.airflow.conftest import MakeContext, MakePlan, SetBudget, logged
 
 from .conftest import CheckSweep, MakeTask, SweepTask
 
@@ -26,7 +26,12 @@ def committed() -> float:
 
 
 def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
-    check: CheckSweep, task: MakeTask, budget: SetBudget, make_context: MakeContext, staged: StagedFiles
+    check: CheckSweep,
+    task: MakeTask,
+    budget: SetBudget,
+    make_context: MakeContext,
+    staged: StagedFiles,
+    planned: MakePlan,
 ) -> None:
     path = budget(0.9 * ASKED)
     with pytest.raises(Refused, match=r"this plan may take 0\.50") as refusal:
@@ -41,21 +46,16 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     assert [line for line in said if line.startswith("budget: ") and "this plan at most 0.50" in line]
     assert committed() == pytest.approx(ASKED)
     with pytest.raises(BudgetExceeded):  # no other plan can take the sweep's reservation before its cells do
-        reserve(Owner(this_installation().id, "llama31", "b"), expand_cell(_cell(checked)))
+        store_plan(Owner(this_installation().id, "llama31", "b"), [as_planned(planned(gpus="2").runs[0])])
 
-    cell = _cell(checked)
-    json = {"run": expand_cell(cell)[0].model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
-    submit = task("performance.submit", **json, sweep_cell=cell.model_dump(mode="json"))
+    json = {"run": checked["cells"][1]["label"], "staged": staged.model_dump(mode="json")}
+    submit = task("performance.submit", **json)
     submit.execute(make_context() | {"ti": SweepTask(task_id="performance.submit", map_index=0)})
     assert committed() == pytest.approx(ASKED), "not counted twice"
 
     with pytest.raises(AirflowFailException, match="have no valid result"):
         task("report", checked=checked, confirmed=None).execute(_context())
     assert committed() == pytest.approx(2 * 600 / 3600), "what has not begun is given back"
-
-
-def _cell(checked: dict[str, Any]) -> Cell:
-    return Cell.model_validate(checked["cells"][1])
 
 
 def _context() -> Any:

@@ -1,31 +1,108 @@
-"""The inputs of a sweep's mapped training tasks, and the stored runs of its cells."""
+"""What a sweep's tasks pass on: its cells' numbers as XCom, their plans in the job ledger, staged files."""
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from steptime.airflow.base import as_json
+from airflow.sdk import BaseOperator, Context
+from pydantic_core import from_json
+
+from steptime.airflow.base import task_key
 from steptime.airflow.installation import own_runs
-from steptime.recipes.sweep_planning import Cell, cell_plan
+from steptime.errors import SystemFailure
+from steptime.measure.repeating import make_request
+from steptime.recipes.models import Mode
+from steptime.recipes.planning import CheckpointPair, Plan
+from steptime.recipes.request import parse_request
+from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell
+from steptime.store.ledger import Ledger
+from steptime.store.run_models import PlannedRun
 from steptime.store.run_queries import Store
 from steptime.store.run_records import parse_record
+
+
+def runs_to_store(cells: Iterable[Cell]) -> list[PlannedRun]:
+    """Return the runs of cells for the job ledger, with the options of their cell's request."""
+    planned = []
+    for cell in cells:
+        options = cell.request.model_dump(mode="json", exclude_none=True)
+        planned += [
+            PlannedRun(
+                run=run,
+                request=make_request(run, options),
+                options=options,
+                sweep=cell.sweep,
+            )
+            for run in expand_cell(cell)
+        ]
+    return planned
+
+
+def cells_as_xcom(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """Return cells as JSON without their plans, which are in the job ledger."""
+    return [from_json(cell.model_dump_json(exclude={"planned"})) for cell in cells]
+
+
+def plan_as_xcom(plan: SweepPlan) -> dict[str, Any]:
+    """Return a sweep's plan as JSON without the plans of its cells, which are in the job ledger."""
+    numbers: dict[str, Any] = from_json(plan.model_dump_json(exclude={"cells"}))
+    return {**numbers, "cells": cells_as_xcom(plan.cells)}
+
+
+def load_plan(task: BaseOperator, context: Context, checked: Mapping[str, Any]) -> SweepPlan:
+    """Return the plan of a sweep's DAG run: its numbers from XCom, the plans of its cells from the ledger.
+
+    Raises SystemFailure if the ledger lacks a cell.
+    """
+    return SweepPlan.model_validate({**checked, "cells": load_cells(task, context, checked["cells"])})
+
+
+def load_cells(task: BaseOperator, context: Context, cells: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """Return the cells of `cells_as_xcom` with their plans from the job ledger.
+
+    Raises SystemFailure if the ledger lacks a cell.
+    """
+    by_cell: dict[str | None, dict[Mode, PlannedRun]] = defaultdict(dict)
+    for planned in asyncio.run(Ledger(task.log.warning).planned_runs(task_key(context))).values():
+        by_cell[planned.run.cell][planned.run.mode] = planned
+    return [_load_cell(cell, by_cell[cell["label"]]) for cell in cells]
+
+
+def _load_cell(cell: Mapping[str, Any], by_mode: Mapping[Mode, PlannedRun]) -> Cell:
+    if len(by_mode) != cell["jobs"]:
+        raise SystemFailure(
+            f"the metrics store does not have the plan of the cell {cell['label']}: was the store replaced? "
+            "Clear the DAG run's first task to plan again"
+        )
+    request = parse_request(by_mode[Mode.PERFORMANCE].options)
+    pairs: tuple[CheckpointPair, ...] = ()
+    if Mode.CHECKPOINT_SAVE in by_mode:
+        pair = CheckpointPair(save=by_mode[Mode.CHECKPOINT_SAVE].run, load=by_mode[Mode.CHECKPOINT_LOAD].run)
+        pairs = (pair,)
+    plan = Plan(
+        request=request,
+        runs=(by_mode[Mode.PERFORMANCE].run,),
+        checkpoint_pairs=pairs,
+        gpu_hours_max=cell["gpu_hours_max"],
+        cluster_gpu_type=str(request.gpu_type),
+    )
+    return Cell.model_validate({**cell, "planned": plan})
 
 
 def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the inputs of the mapped training tasks, as JSON values: lists `runs` and `checkpoint_pairs`.
 
-    An item is for one run, or for a pair of a saving and a loading run; it includes the run's cell and the
-    cell's staged files, which are in `staged` by the cell's label.
+    An item has the name of a run, or of a saving and a loading run; and the staged files of the run's cell,
+    which are in `staged` by the cell's label.
     """
     runs, pairs = [], []
     for cell in cells:
-        planned = cell_plan(cell)
-        common = {"staged": staged[cell.label], "sweep_cell": as_json(cell)}
-        runs += [{"run": as_json(run), **common} for run in planned.runs]
-        pairs += [
-            {"save": as_json(pair.save), "load": as_json(pair.load), **common}
-            for pair in planned.checkpoint_pairs
-        ]
+        performance, *pair = (run.name for run in expand_cell(cell))
+        runs.append({"run": performance, "staged": staged[cell.label]})
+        if pair:
+            save, load = pair
+            pairs.append({"save": save, "load": load, "staged": staged[cell.label]})
     return {"runs": runs, "checkpoint_pairs": pairs}
 
 

@@ -8,9 +8,15 @@ from typing import Any, NamedTuple
 from airflow.sdk import BaseOperator, Context
 
 from steptime.airflow.base import airflow_errors, task_key
-from steptime.airflow.budgets import reserve
+from steptime.airflow.budgets import store_plan
 from steptime.airflow.connections import airflow_connection
-from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
+from steptime.airflow.sweep.cells import (
+    cells_as_xcom,
+    load_plan,
+    rows_by_cell,
+    runs_to_store,
+    runs_with_staged,
+)
 from steptime.clusters.config import ClusterConfig, load_cluster, open_cluster
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.judging.comparison import compare_cells
@@ -42,7 +48,7 @@ class ConfirmOperator(BaseOperator):
 
     It plans as many as are needed to confirm or dismiss each suspicion, worst cells first, within what is
     left of the sweep's budget; the cluster's own budget may refuse all of them. They run on other nodes if
-    the cluster can exclude nodes. Returns what `runs_with_staged` does.
+    the cluster can exclude nodes. Returns what `runs_with_staged` does, and the added cells as `cells`.
 
     A retry, or clearing the task, keeps the runs that have begun, which it finds in the job ledger, and adds
     the cells that have become suspect since; no run is started twice.
@@ -62,22 +68,22 @@ class ConfirmOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Compare the sweep's runs with their history; plan confirmation runs where a change is suspected."""
         if not self.checked or not self.staged:  # refused, rejected, or not staged
-            return runs_with_staged((), {})
-        plan = SweepPlan.model_validate(self.checked)
-        if not plan.confirm_up_to_gpu_hours:
+            return _as_xcom((), {})
+        if not self.checked["confirm_up_to_gpu_hours"]:
             self.log.info("no cell is run again to confirm a change: the sweep's file has 'confirm: false'")
-            return runs_with_staged((), {})
+            return _as_xcom((), {})
         with airflow_errors():
+            plan = load_plan(self, context, self.checked)
             begun = _begun(plan, _jobs_of_dag_run(context, Ledger(self.log.warning)))
             confirmations = self._committed(context, begun, self._added(context["ti"], plan, begun))
-        staged = {run["sweep_cell"]["label"]: run["staged"] for run in self.staged["runs"]}
+        staged = {run["run"]: run["staged"] for run in self.staged["runs"]}
         of_confirmation = {
             confirmation.label: staged[cell.label]
             for confirmation in confirmations
             for cell in plan.cells
             if confirmation_number(confirmation.label, cell)
         }
-        return runs_with_staged(confirmations, of_confirmation)
+        return _as_xcom(confirmations, of_confirmation)
 
     def _added(self, ti: Any, plan: SweepPlan, confirmations: Sequence[Cell]) -> list[Cell]:
         """Plan confirmation runs of the suspected cells that have none in `confirmations` so far."""
@@ -127,11 +133,15 @@ class ConfirmOperator(BaseOperator):
         """Reserve the GPU-hours of `added`; return all runs, or only `confirmations` if a budget is short."""
         try:
             if added:
-                reserve(self, context, [run for cell in added for run in expand_cell(cell)])
+                store_plan(self, context, runs_to_store(added))
         except BudgetExceeded as error:
             self.log.warning("no confirmation run is started: %s", error)
             return confirmations
         return [*confirmations, *added]
+
+
+def _as_xcom(cells: Sequence[Cell], staged: Mapping[str, Any]) -> dict[str, Any]:
+    return {**runs_with_staged(cells, staged), "cells": cells_as_xcom(cells)}
 
 
 def _jobs_of_dag_run(context: Context, ledger: Ledger) -> list[LedgerJob]:

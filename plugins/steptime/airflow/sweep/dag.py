@@ -87,15 +87,15 @@ def _train_each(planned: Any) -> list[Any]:
     waiting = {"deferrable": True}
 
     @task_group(group_id="performance")
-    def performance(run: Any, staged: Any, sweep_cell: Any) -> None:
-        train(run, staged, waiting, None, sweep_cell=sweep_cell)
+    def performance(run: Any, staged: Any) -> None:
+        train(run, staged, waiting, None)
 
     @task_group(group_id="checkpoint")
-    def checkpoint(save: Any, load: Any, staged: Any, sweep_cell: Any) -> None:
+    def checkpoint(save: Any, load: Any, staged: Any) -> None:
         with TaskGroup("save"):
-            saving = train(save, staged, waiting, None, sweep_cell=sweep_cell)
+            saving = train(save, staged, waiting, None)
         with TaskGroup("load"):
-            train(load, staged, waiting, None, saving=saving, sweep_cell=sweep_cell)
+            train(load, staged, waiting, None, saving=saving)
 
     runs = SelectOperator(task_id="performance_runs", returned=planned, field="runs")
     pairs = SelectOperator(task_id="checkpoint_pairs", returned=planned, field="checkpoint_pairs")

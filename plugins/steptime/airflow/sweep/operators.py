@@ -12,18 +12,25 @@ from airflow.sdk import BaseOperator, Context
 from steptime.airflow import summaries
 from steptime.airflow.assets import extra_of_sweep, finished_sweep
 from steptime.airflow.base import RefusingOperator, airflow_errors, as_json
-from steptime.airflow.budgets import budget_owner, reserve
+from steptime.airflow.budgets import budget_owner, store_plan
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.operators import requested_options, stage_for
 from steptime.airflow.summaries import as_text
-from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
+from steptime.airflow.sweep.cells import (
+    load_cells,
+    load_plan,
+    plan_as_xcom,
+    rows_by_cell,
+    runs_to_store,
+    runs_with_staged,
+)
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException, response_limit
 from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.expected_cost import Cost, expected_cost
 from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
-from steptime.recipes.sweep_planning import Cell, SweepPlan, cell_plan, expand_cell
+from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell
 from steptime.staging.checking import checked_sweep
 from steptime.store.budgets import release
 from steptime.store.database import wait_for_store
@@ -40,7 +47,8 @@ _VALID, _NONE = "valid", "none"
 class CheckSweepOperator(RefusingOperator):
     """Plans and checks the sweep that the DAG run's params name.
 
-    Returns the `SweepPlan` as JSON, which this DAG run keeps even if the sweep's file changes.
+    Stores the plan in the job ledger, which this DAG run keeps even if files of `config/` change, and returns
+    its numbers as XCom: see `plan_as_xcom`.
     """
 
     ui_color: str = "#eef3e2"
@@ -59,8 +67,8 @@ class CheckSweepOperator(RefusingOperator):
         self.log.info("at most %s GPU-hours", format_hours(plan.gpu_hours_max))
         self.log.info("%s", cost.sentence)
         with self.refusals(context):
-            reserve(self, context, [run for cell in plan.cells for run in expand_cell(cell)])
-        return as_json(plan)
+            store_plan(self, context, runs_to_store(plan.cells))
+        return plan_as_xcom(plan)
 
 
 class ApproveSweepOperator(ApprovalOperator):
@@ -79,7 +87,8 @@ class ApproveSweepOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         """Ask for approval and wait for the answer, holding no worker slot; notify people of the request."""
-        plan = SweepPlan.model_validate(self.checked)
+        with airflow_errors():
+            plan = load_plan(self, context, self.checked)
         if not plan.needs_approval:
             limit = plan.approval_above_gpu_hours
             why = "its file asks for no approval"
@@ -116,13 +125,14 @@ class StageSweepOperator(BaseOperator):
         super().__init__(**kwargs)
         self.checked = checked
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Stage, and return the runs with their staged files as JSON: see `runs_with_staged`."""
-        cells = SweepPlan.model_validate(self.checked).cells
+        with airflow_errors():
+            cells = load_plan(self, context, self.checked).cells
         staged: dict[tuple[str, str | None], Any] = {}
         by_label = {}
         for cell in cells:
-            run = cell_plan(cell).runs[0]
+            run = expand_cell(cell)[0]
             needs = run.cluster, run.recipe.image
             if needs not in staged:
                 staged[needs] = as_json(stage_for(run, self))
@@ -196,9 +206,9 @@ class ReportSweepOperator(BaseOperator):
         ti = context["ti"]
         if not self.checked:
             raise AirflowFailException("nothing was started: see the log of check_sweep")
-        plan = SweepPlan.model_validate(self.checked)
         with airflow_errors():
             wait_for_store(lambda: release(budget_owner(context)), self.log.warning)
+            plan = load_plan(self, context, self.checked)
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=REJECTED_BY_KEY):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
@@ -211,9 +221,7 @@ class ReportSweepOperator(BaseOperator):
                 ),
                 self.log.warning,
             )
-        confirmations = [
-            Cell.model_validate(run["sweep_cell"]) for run in (self.confirmed or {}).get("runs", ())
-        ]
+            confirmations = load_cells(self, context, (self.confirmed or {}).get("cells", ()))
         rows = [_row(cell, rows_of_cells.get(cell.label, ())) for cell in (*plan.cells, *confirmations)]
         missing = [row["cell"] for row in rows if row["result"] != _VALID]
         sentence = summaries.summarize_sweep(compared, [row["cell"] for row in rows], missing)
