@@ -100,7 +100,7 @@ def _parallel(way: str) -> Column:
 def _measurement_column(name: str, annotation: Any, declared: Mapping[str, Any]) -> Column:
     """Declare a column for a field of `Measurement`."""
     kinds: dict[Any, Kind] = {int: "integer", float: "number", str: "text"}
-    kind = next(kinds[one] for one in (annotation, *get_args(annotation)) if one in kinds)
+    kind = next(kinds[type_] for type_ in (annotation, *get_args(annotation)) if type_ in kinds)
     return Column(name, kind, **declared)
 
 

@@ -236,19 +236,19 @@ def _prepare_tables(engine: Engine) -> None:
     Raises UserError for a store of another revision.
     """
     with engine.connect() as connection:
-        found = _revision(connection)
-    if found is None:
+        revision = _revision(connection)
+    if revision is None:
         with _only_one(engine), _for_writing(engine).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
-            found = _revision(connection)
-            if found is None:
+            revision = _revision(connection)
+            if revision is None:
                 _create(connection)
                 return
-    if found != REVISION:
+    if revision != REVISION:
         raise UserError(
             f"the metrics store {engine.url.render_as_string()} has the schema of revision "
-            f"{one_line(found)}, "
+            f"{one_line(revision)}, "
             f"and this steptime needs {REVISION}: name a new store in STEPTIME_STORE_URL, or use the "
             "steptime that wrote this one."
         )

@@ -54,8 +54,8 @@ def compute_all(url: str) -> None:
     """Compute and store the scaling efficiency of every performance run in the store at `url`."""
     families = select(*(runs.c[name] for name in _FAMILY)).where(runs.c.mode == Mode.PERFORMANCE).distinct()
     with read_connection(url) as connection:
-        found = [dict(row) for row in connection.execute(families).mappings()]
-    for family in found:
+        keys = [dict(row) for row in connection.execute(families).mappings()]
+    for family in keys:
         with write_transaction(url) as connection:
             lock_series(connection, family)
             compute_family(connection, family)
@@ -70,11 +70,11 @@ def compute_family(connection: Connection, family: Row) -> None:
     )
     rows = list(dicts(connection.execute(query)))
     unknown: Row = dict.fromkeys(COMPUTED)
-    found = efficiencies([row for row in rows if row["is_valid"] and row["tokens_per_s_per_gpu"]])
+    computed = efficiencies([row for row in rows if row["is_valid"] and row["tokens_per_s_per_gpu"]])
     changed = [
         {"of": row["id"], **values}
         for row in rows
-        for values in (found.get(row["id"], unknown),)
+        for values in (computed.get(row["id"], unknown),)
         if any(row[name] != value for name, value in values.items())
     ]
     if changed:
@@ -94,13 +94,13 @@ def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
         groups[_together(row)].append(row)
         repeated[_together(row), _repeated(row)].append(row)
     bases = {together: _smallest(group) for together, group in groups.items()}
-    found: dict[int, Row] = {}
+    by_run: dict[int, Row] = {}
     intervals: dict[Any, tuple[float | None, float | None]] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         together, kind = _together(row), _repeated(row)
         base = bases[together]
         if len(base) == len(groups[together]):  # its scale is alone there
-            earlier = _nearest_earlier(rows, place)
+            earlier = _nearest_earlier(rows, index)
             if earlier is None:
                 continue
             base = bases[_together(earlier)]
@@ -109,14 +109,14 @@ def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
         if key not in intervals:
             intervals[key] = (None, None) if repeats[0] in base else interval(_rates(repeats), _rates(base))
         low, high = intervals[key]
-        found[row["id"]] = {
+        by_run[row["id"]] = {
             "scaling_efficiency_percent": 100 * row["tokens_per_s_per_gpu"] / statistics.fmean(_rates(base)),
             "scaling_efficiency_low_percent": low,
             "scaling_efficiency_high_percent": high,
             "scaling_base_gpus": base[0]["gpus"],
-            "scaling_base_jobs": ", ".join(one["job_name"] for one in base),
+            "scaling_base_jobs": ", ".join(run["job_name"] for run in base),
         }
-    return found
+    return by_run
 
 
 def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
@@ -135,28 +135,28 @@ def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | Non
     from scipy import stats
 
     rng = np.random.default_rng(12)
-    means = [rng.choice(some, (_RESAMPLES, len(some))).mean(axis=1) for some in (rates, base)]
+    means = [rng.choice(sample, (_RESAMPLES, len(sample))).mean(axis=1) for sample in (rates, base)]
     t = stats.t.ppf((1 + CONFIDENCE) / 2, fewest - 1) * math.sqrt(fewest / (fewest - 1))
     tail = float(stats.norm.sf(t))
     low, high = np.quantile(100 * means[0] / means[1], (tail, 1 - tail))
     return float(low), float(high)
 
 
-def _nearest_earlier(rows: Sequence[Row], place: int) -> Row | None:
-    """Return an earlier run on fewer GPUs than the run `rows[place]`; None if there is none.
+def _nearest_earlier(rows: Sequence[Row], index: int) -> Row | None:
+    """Return an earlier run on fewer GPUs than the run `rows[index]`; None if there is none.
 
     Of the week that ends with the nearest such run, it is the newest run on the smallest number of GPUs.
     """
-    found: Row | None = None
+    nearest: Row | None = None
     until = -math.inf
-    for row in (rows[before] for before in reversed(range(place))):
+    for row in (rows[before] for before in reversed(range(index))):
         if row["submitted_at"] < until:
             break
-        if found is None and row["gpus"] < rows[place]["gpus"]:
-            found, until = row, row["submitted_at"] - EARLIER_S
-        elif found is not None and row["gpus"] < found["gpus"]:
-            found = row
-    return found
+        if nearest is None and row["gpus"] < rows[index]["gpus"]:
+            nearest, until = row, row["submitted_at"] - EARLIER_S
+        elif nearest is not None and row["gpus"] < nearest["gpus"]:
+            nearest = row
+    return nearest
 
 
 def _smallest(rows: Iterable[Row]) -> list[Row]:

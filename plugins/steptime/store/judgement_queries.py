@@ -82,17 +82,17 @@ def write(connection: Connection, key: Key, rows: Mapping[int, Iterable[dict[str
     }
     wanted = {
         (run_id, row["metric"], row["kind"]): {"run_id": run_id} | _as_json(row)
-        for run_id, some in rows.items()
-        for row in some
+        for run_id, judged in rows.items()
+        for row in judged
     }
-    changed = [place for place in {**kept, **wanted} if kept.get(place) != wanted.get(place)]
-    for run_id, metric, kind in (place for place in changed if place in kept):
+    changed = [key for key in {**kept, **wanted} if kept.get(key) != wanted.get(key)]
+    for run_id, metric, kind in (key for key in changed if key in kept):
         connection.execute(
             judgements.delete().where(
                 judgements.c.run_id == run_id, judgements.c.metric == metric, judgements.c.kind == kind
             )
         )
-    if added := [wanted[place] for place in changed if place in wanted]:
+    if added := [wanted[key] for key in changed if key in wanted]:
         connection.execute(judgements.insert(), added)
 
 
@@ -129,12 +129,12 @@ def latest_numbers(store: Store, limit: int) -> dict[tuple[Any, ...], list[dict[
     numbers = ("steady_step_time_s", "step_time_mean_s", *checkpoints)
     query = select(*(runs.c[name] for name in (*series, *numbers)))
     query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit)))
-    found: dict[tuple[Any, ...], list[dict[str, float | None]]] = {}
+    by_series: dict[tuple[Any, ...], list[dict[str, float | None]]] = {}
     with read_connection(store.url) as connection:
         for row in connection.execute(query.order_by(runs.c.submitted_at, runs.c.id)):
             values, times = row[: len(series)], row[len(series) :]
-            found.setdefault(values, []).append(dict(zip(numbers, times, strict=True)))
-    return found
+            by_series.setdefault(values, []).append(dict(zip(numbers, times, strict=True)))
+    return by_series
 
 
 def by_job(store: Store, since: float) -> dict[str, dict[str, Any]]:
@@ -161,8 +161,7 @@ def p_values(store: Store, since: float, until: float) -> list[dict[str, Any]]:
     query = select(*series, runs.c.submitted_at, *judged).outerjoin(judgements, against_history)
     query = query.where(is_valid, runs.c.submitted_at.between(since, until))
     with read_connection(store.url) as connection:
-        found = connection.execute(store.readable(query.order_by(runs.c.submitted_at, runs.c.id)))
-        return list(dicts(found))
+        return list(dicts(connection.execute(store.readable(query.order_by(runs.c.submitted_at, runs.c.id)))))
 
 
 def newest_of_each(store: Store) -> list[dict[str, Any]]:
@@ -180,8 +179,8 @@ def _latest_of_each_series(store: Store, limit: int) -> Select[tuple[int]]:
         partition_by=[runs.c[name] for name in series_columns()],
         order_by=(runs.c.submitted_at.desc(), runs.c.id.desc()),
     )
-    ranked = store.readable(select(runs.c.id, latest_first.label("place")).where(is_valid)).subquery()
-    return select(ranked.c.id).where(ranked.c.place <= limit)
+    ranked = store.readable(select(runs.c.id, latest_first.label("rank")).where(is_valid)).subquery()
+    return select(ranked.c.id).where(ranked.c.rank <= limit)
 
 
 def hidden(store: Store) -> list[dict[str, Any]]:

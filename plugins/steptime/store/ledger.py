@@ -171,8 +171,8 @@ class Ledger:
     async def jobs_of_task(self, key: TaskKey, cell: str | None = None) -> list[LedgerJob]:
         """Return the jobs that the tasks of `key` own, oldest first.
 
-        With the name of their run as `cell`, jobs of that run are included that other tasks of the DAG run
-        own.
+        With the name of their run as `cell`, the jobs of that run that belong to other tasks of the DAG run
+        are included.
         """
         same = and_(jobs.c.task_group == key.task_group, jobs.c.map_index == key.map_index)
         return await self._jobs(
@@ -342,8 +342,8 @@ def _select_planned(url: str, where: Sequence[ColumnElement[bool]]) -> dict[str,
 
 
 def _match_dag_run(key: TaskKey) -> tuple[ColumnElement[bool], ...]:
-    own = jobs.c.installation_id.in_(key.installations)
-    return own, jobs.c.dag_id == key.dag_id, jobs.c.dag_run_id == key.dag_run_id
+    of_installation = jobs.c.installation_id.in_(key.installations)
+    return of_installation, jobs.c.dag_id == key.dag_id, jobs.c.dag_run_id == key.dag_run_id
 
 
 def _row(job: LedgerJob) -> dict[str, Any]:

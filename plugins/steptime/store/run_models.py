@@ -347,7 +347,7 @@ class Result(Frozen):
     """None if nothing can be measured."""
     log: TrainingLog
     record: str
-    """The run's record as JSON text without secrets; see `measure.record`."""
+    """The run's record as JSON text without secrets; see `store.run_records`."""
 
     @property
     def run(self) -> Run:

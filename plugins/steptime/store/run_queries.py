@@ -164,7 +164,7 @@ class Store:
         times = (runs.c.ended_at - runs.c.started_at, runs.c.step_time_mean_s)
         query = (
             select(*times, count)
-            .where(is_valid, *(one.is_not(None) for one in times))
+            .where(is_valid, *(time.is_not(None) for time in times))
             .where(*(runs.c[name] == value for name, value in key.items()))
             .order_by(*_latest_first())
             .limit(limit)
@@ -245,8 +245,8 @@ class Store:
         # All columns at once: there are few combinations.
         query = select(*(runs.c[name] for name in CHOICES)).distinct()
         with read_connection(self.url) as connection:
-            found = connection.execute(self._selected(query, True, None, None, equal)).all()
-        return {name: sorted({row[place] for row in found} - {None}) for place, name in enumerate(CHOICES)}
+            rows = connection.execute(self._selected(query, True, None, None, equal)).all()
+        return {name: sorted({row[index] for row in rows} - {None}) for index, name in enumerate(CHOICES)}
 
     def run(self, job_name: str) -> dict[str, Any]:
         """Return one run, valid or rejected. Raises UserError for an unknown job name."""
@@ -286,15 +286,15 @@ class Store:
 
     def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
         """Return the step times of several runs, in seconds by global step; unknown runs are left out."""
-        found: dict[str, dict[int, float]] = {}
+        times: dict[str, dict[int, float]] = {}
         query = (
             select(runs.c.job_name, steps.c.global_step, steps.c.step_time_s)
             .join(runs)
             .where(steps.c.step_time_s.is_not(None))
         )
         for job_name, global_step, step_time_s in self.read_each(job_names, query):
-            found.setdefault(job_name, {})[global_step] = step_time_s
-        return found
+            times.setdefault(job_name, {})[global_step] = step_time_s
+        return times
 
     def records(self, job_names: Sequence[str]) -> dict[str, str]:
         """Return the record of each run as JSON text, by job name; unknown runs are left out."""
@@ -372,10 +372,10 @@ class Store:
 
         Raises UserError for an unknown run, and if this version of steptime cannot read its record.
         """
-        found = self.find(job_name)
-        if found is None:
+        result = self.find(job_name)
+        if result is None:
             raise unknown_run(job_name)
-        return found
+        return result
 
     def find(self, job_name: str) -> Result | None:
         """Return a measured run, whether it is published or not; None for an unknown job name.
@@ -456,7 +456,7 @@ def _latest_first() -> tuple[ColumnElement[Any], ...]:
 
 
 def _reading_order() -> tuple[ColumnElement[Any], ...]:
-    mode = case({mode.value: place for place, mode in enumerate(Mode)}, value=runs.c.mode)
+    mode = case({mode.value: index for index, mode in enumerate(Mode)}, value=runs.c.mode)
     return (
         *(runs.c[name] for name in series_columns("model", "variant")),
         mode,

@@ -1,8 +1,7 @@
 """Tables of the metrics store; the table `runs` has the columns of `store.columns`.
 
-Import it inside functions only, as it imports SQLAlchemy. Times are Unix times in seconds, durations are in
-seconds. Numbers that are not finite are stored as NULL. An empty database gets these tables. From the first
-release on, a change needs a migration for older stores.
+Times are Unix times in seconds, durations are in seconds. Numbers that are not finite are stored as NULL. An
+empty database gets these tables. From the first release on, a change needs a migration for older stores.
 """
 
 from typing import Any
@@ -118,7 +117,7 @@ records = Table(
     # Text and not JSON: it is kept byte for byte, as the file beside the log.
     Column("content", Text, nullable=False),
     Column("sha256", Text, nullable=False),
-    # Of what the record has of how the run was made: see `differences`.
+    # Of the software and settings of the run, see `run_records.read_setup`.
     Column("setup_sha256", Text),
 )
 """Records of runs: the only table whose rows are written once and never replaced."""
