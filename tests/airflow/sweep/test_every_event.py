@@ -15,7 +15,7 @@ from steptime import settings
 from steptime.airflow import notifications
 from steptime.airflow.notifications import Event, load_notifications
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeContext, MakePlan, MakeResult, task_of
+from tests.airflow.conftest import MakeContext, MakePlan, MakeResult, names_of, task_of
 from tests.airflow.test_notifications import ask_for, mails
 
 from .conftest import CheckSweep, MakeTask, Report, SweepTask, of_sweep
@@ -65,7 +65,7 @@ def happens(
     def reports(*reports: tuple[float, ...]) -> None:
         """Publish runs before each report; only the last report notifies."""
         asked, began = load_notifications(), time.time() - 3600
-        plan = planned().model_copy(update={"runs": ()}).model_dump(mode="json")
+        plan = names_of(planned(), runs=())
         numbers = iter(range(100))
         for place, levels in enumerate(((*USUAL, *reports[0]), *reports[1:]), start=1):
             for level in levels:
@@ -84,7 +84,7 @@ def happens(
 
     def fails() -> None:
         with pytest.raises(AirflowFailException):
-            task_of("report", plan=planned().model_dump(mode="json")).execute(make_context())
+            task_of("report", plan=names_of(planned())).execute(make_context())
 
     def waits() -> None:
         checked = check(approval_above_gpu_hours=0.2)
