@@ -258,7 +258,7 @@ def plain(line: bytes) -> bytes:
     return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def label_of_prefix(prefix: bytes) -> bytes | None:
     """Return the label of a writer from the text before its step, which is the same in many lines."""
     return writer_label(prefix)
