@@ -248,15 +248,93 @@ async def test_two_who_submit_at_once_get_one_job(
     assert len((Path(jobs[0].directory).parent / "ran").read_text().splitlines()) == 1
 
 
-async def test_a_page_in_place_of_an_answer_is_told_apart(
-    impatient: RunaiClient, runai_server: RunaiStandIn
+@pytest.mark.parametrize("status", [200, 302, 400, 404, 409])
+async def test_a_page_in_place_of_an_answer_is_a_proxys_and_asked_again(
+    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float], status: int
 ) -> None:
-    runai_server.fail(Fault("GET", "/workloads", "refuse", status=200, page="<html>Log in</html>"))
-    with pytest.raises(SystemFailure, match="not a JSON object: is it Run:ai"):
+    page = {"status": status, "page": "<html>Log in</html>"}
+    runai_server.fail(Fault("GET", "/workloads", "refuse", **page))
+    assert (await impatient.workloads([])).workloads == ()
+    runai_server.fail(Fault("GET", "/workloads", "refuse", times=99, **page))
+    with pytest.raises(
+        OutOfReach, match=rf"{status} and no JSON object: is it Run:ai, or a proxy\?; given up"
+    ):
         await impatient.workloads([])
-    runai_server.fail(Fault("GET", "/workloads", "refuse", status=302, page="<html>Log in</html>"))
-    with pytest.raises(UserError, match="answered GET /workloads with 302"):
+
+
+@pytest.mark.parametrize("status", [200, 403, 404])
+async def test_a_page_in_place_of_a_token_says_nothing_about_the_login(
+    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float], status: int
+) -> None:
+    runai_server.fail(
+        Fault("POST", "/token", "refuse", status=status, page="default backend - 404", times=99)
+    )
+    with pytest.raises(OutOfReach, match=rf"gives no token \({status}\); given up"):
         await impatient.workloads([])
+
+
+@pytest.mark.parametrize("content", ['{"workloads": null}', '{"workloads": [1]}', '{"workloads": {}}'])
+async def test_an_answer_of_another_shape_is_refused(
+    impatient: RunaiClient, runai_server: RunaiStandIn, content: str
+) -> None:
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=200, page=content))
+    with pytest.raises(SystemFailure, match="answered with no list of workloads: is it Run:ai"):
+        await impatient.workloads([])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", ["default backend - 404", ""], ids=["a proxy's page", "Run:ai's words"])
+async def test_a_workload_that_one_answer_does_not_know_is_ended_all_the_same(
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    make_gated: MakeGated,
+    monkeypatch: pytest.MonkeyPatch,
+    page: str,
+) -> None:
+    """A proxy's 404 counted as the end of the workload, which went on."""
+    monkeypatch.setattr(runai_backend, "_LISTED_WITHIN_S", -60.0)
+    gated = make_gated("behind-a-proxy")
+    await runai.submit(gated.spec)
+    runai_server.fail(Fault("GET", "/workloads/[^/]+", "refuse", status=404, page=page, times=2))
+
+    await runai.cancel("behind-a-proxy")
+
+    assert len(runai_server.calls("POST", f"{CREATE}/[^/]+/suspend")) == 1
+    assert (await end_of(runai, "behind-a-proxy")).state is JobState.CANCELLED
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("POST", CREATE, "fail after", status=502),
+        Fault("POST", CREATE, "refuse", status=404, page="default backend - 404"),
+        Fault("POST", CREATE, "refuse", status=200, page="{}"),
+    ],
+    ids=["a proxy's 502", "a proxy's page", "no id"],
+)
+async def test_what_may_have_been_submitted_is_never_the_users_error(
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    make_spec: MakeSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+) -> None:
+    """The token endpoint refused after a creation that took effect, and the job was written off."""
+    monkeypatch.setattr(runai_backend, "_APPEARS_WITHIN_S", 0.1)
+    create = runai._client.create
+
+    async def create_and_lose_the_login(*arguments: Any) -> Any:
+        runai_server.fail(fault)
+        try:
+            return await create(*arguments)
+        finally:
+            runai_server.revoke_tokens()
+            runai_server.fail(Fault("POST", "/token", "refuse", status=401))
+
+    monkeypatch.setattr(runai._client, "create", create_and_lose_the_login)
+    with pytest.raises(SystemFailure, match="may or may not have been submitted"):
+        await runai.submit(make_spec("unclear", "true"))
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/token"), ("GET", "/workloads")])

@@ -5,12 +5,16 @@ twice. Here a request that may have taken effect is repeated only if repeating i
 a workload is not repeated: if its outcome is not known, it raises `UnclearAnswer`, and the caller looks the
 workload up by name.
 
+Only answers in Run:ai's own form, JSON objects, count. A page with status 404 is from a proxy, and says
+nothing about a workload.
+
 The secret and the tokens never appear in its log lines and error messages.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -34,6 +38,7 @@ TRAININGS, DISTRIBUTED = "trainings", "distributed"
 
 _PAGE = 500
 """Workloads per request: the most that the API allows."""
+_PAGES_AT_MOST = 1000
 _TIMEOUT_S = 30.0
 _RENEW_BEFORE_S = 60.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -114,13 +119,16 @@ class RunaiClient:
     async def project(self, name: str) -> Project:
         """Return the project of that name. Raises UserError if the application cannot see it."""
         answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
-        matching = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
+        matching = [project for project in _items(answer, "projects") if project.get("name") == name]
         if not matching:
             raise UserError(
                 f"Run:ai at {self.base_url} shows no project '{one_line(name)}': write its name as under "
                 "Organization, Projects, and give the application a role in it."
             )
-        return Project(id=str(matching[0]["id"]), cluster_id=str(matching[0]["clusterId"]))
+        found = {field: matching[0].get(field) for field in ("id", "clusterId")}
+        if None in found.values():
+            raise SystemFailure(f"Run:ai at {self.base_url} shows project '{one_line(name)}' without an id.")
+        return Project(id=str(found["id"]), cluster_id=str(found["clusterId"]))
 
     async def create(self, kind: str, request: Mapping[str, Any]) -> Workload:
         """Create a workload.
@@ -131,21 +139,28 @@ class RunaiClient:
             SubmitLimit: the resource quota of the project's namespace is used up.
             UserError: Run:ai refuses the request.
         """
-        return _json(await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False))
+        made = _json(await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False))
+        if not made.get("workloadId"):
+            raise UnclearAnswer(f"Run:ai at {self.base_url} answered POST /workloads/{kind} without an id")
+        return made
 
     async def workloads(self, filters: Sequence[str]) -> Listing:
-        """Return all workloads that pass every filter, such as `name==mine`, however many pages they fill."""
+        """Return all workloads that pass every filter, such as `name==mine`, however many pages they fill.
+
+        Raises SystemFailure if there are more than 1,000 pages.
+        """
         workloads: list[Workload] = []
         offset = 0
-        while True:
+        for _ in range(_PAGES_AT_MOST):
             params = {"limit": _PAGE, "offset": offset, "sortBy": "createdAt", "filterBy": ",".join(filters)}
             answer = await self._call("GET", "/workloads", params=params)
-            page = _json(answer)
-            workloads += page.get("workloads", ())
-            following = page.get("next")
-            if not following or following <= offset or not page.get("workloads"):
+            page = _items(answer, "workloads")
+            workloads += page
+            following = _json(answer).get("next")
+            if not page or not isinstance(following, int) or following <= offset:
                 return Listing(tuple(workloads), _server_time(answer))
             offset = following
+        raise SystemFailure(f"Run:ai at {self.base_url} lists workloads without an end.")
 
     async def workload(self, workload_id: str) -> Workload | None:
         """Return the workload with this id, as `workloads` lists it; None if it does not exist (any more)."""
@@ -171,7 +186,7 @@ class RunaiClient:
     async def events(self, workload_id: str) -> tuple[Mapping[str, Any], ...]:
         """Return the events of the workload, latest first; empty if it is gone."""
         answer = await self._call("GET", f"/workloads/{workload_id}/events", accepted=(404,))
-        return () if answer.status_code == 404 else tuple(_json(answer).get("events", ()))
+        return () if answer.status_code == 404 else tuple(_items(answer, "events"))
 
     async def _call(
         self,
@@ -224,6 +239,11 @@ class RunaiClient:
                 refused_token = token
                 self._forget(token)
                 continue  # once, with a new token: this one may have been revoked or have run out
+            if _object(answer) is None and not (answer.is_success and not answer.content):
+                problem = (
+                    f"answered {what} with {answer.status_code} and no JSON object: is it Run:ai, or a proxy?"
+                )
+                raise self._unclear_error(problem, repeatable=repeatable)
             if answer.is_success or answer.status_code in accepted:
                 return answer
             problem = f"answered {what} with {self._describe_refusal(answer)}"
@@ -261,9 +281,10 @@ class RunaiClient:
             answer = await self._client().post(f"{self.base_url}/token", json=credentials)
         except httpx.TransportError:
             raise self._retryable_error("gives no token") from None
-        if answer.status_code == 429 or answer.status_code >= 500:
-            raise self._retryable_error("gives no token", _retry_after_s(answer))
-        given = _json(answer) if answer.is_success else {}
+        content = _object(answer)
+        if answer.status_code == 429 or answer.status_code >= 500 or content is None:
+            raise self._retryable_error(f"gives no token ({answer.status_code})", _retry_after_s(answer))
+        given = content if answer.is_success else {}
         if not given.get("accessToken"):
             raise UserError(
                 f"Run:ai at {self.base_url} gives application '{one_line(self._connection.login)}' no token "
@@ -271,7 +292,7 @@ class RunaiClient:
                 f"'{self._connection.name}'."
             )
         self._token = str(given["accessToken"])
-        lifetime_s = float(given.get("expiresIn") or 3600)
+        lifetime_s = _seconds(given.get("expiresIn"), otherwise=3600)
         # Renewed before it ends, yet not so early that a short-lived one is never used.
         self._token_ends = asked_at + lifetime_s - min(_RENEW_BEFORE_S, lifetime_s / 4)
 
@@ -339,16 +360,36 @@ def base_url(connection: Connection) -> str:
     return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path.rstrip('/') or '/api/v1'}"
 
 
-def _json(answer: httpx.Response) -> dict[str, Any]:
+def _object(answer: httpx.Response) -> dict[str, Any] | None:
+    """Return the JSON object of an answer; None if it is anything else, such as a proxy's page."""
     try:
         content = answer.json()
     except ValueError:
-        content = None
-    if not isinstance(content, dict):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _json(answer: httpx.Response) -> dict[str, Any]:
+    content = _object(answer)
+    if content is None:
         raise SystemFailure(
             f"{answer.request.url.host} answered with something that is not a JSON object: is it Run:ai?"
         )
     return content
+
+
+def _items(answer: httpx.Response, name: str) -> list[dict[str, Any]]:
+    """Return the list of objects in the field `name` of an answer; [] if the field is missing."""
+    items = _json(answer).get(name, [])
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise SystemFailure(f"{answer.request.url.host} answered with no list of {name}: is it Run:ai?")
+    return items
+
+
+def _seconds(value: Any, *, otherwise: float) -> float:
+    """Return a positive number of seconds; `otherwise` if the value is none."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value < math.inf else otherwise
 
 
 def _server_time(answer: httpx.Response) -> float:

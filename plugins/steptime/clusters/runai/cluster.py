@@ -296,10 +296,18 @@ class RunaiCluster:
     async def _wait_until_created(self, name: str, error: Exception) -> Job:
         """Wait for a workload whose creation was refused or not answered, and return its job.
 
-        Raises SystemFailure if it does not appear.
+        Raises SystemFailure if it does not appear, or if Run:ai refuses to say.
         """
         look = partial(self.find, name)
-        job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_APPEARS_WITHIN_S)
+        try:
+            job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_APPEARS_WITHIN_S)
+        except UserError as refusal:
+            if isinstance(error, NameTaken):
+                raise
+            raise SystemFailure(
+                f"job {name} may or may not have been submitted to {self.name}: {error}. It cannot be looked "
+                f"up now: {refusal}"
+            ) from None
         if job is None:
             raise SystemFailure(
                 f"job {name} may or may not have been submitted to {self.name}, where it is not found: "
@@ -382,6 +390,9 @@ class RunaiCluster:
         async def is_gone() -> bool:
             nonlocal suspended, workload
             workload = await self._client.workload(job.workload_id)
+            if workload is None:
+                listed, _ = await self._list({job.name: job})
+                workload = listed.get(job.workload_id)
             if workload is None or workload.get("deletedAt"):
                 return suspended or time.time() - job.submitted_at > _LISTED_WITHIN_S
             if workload.get("phase") in ENDED:
