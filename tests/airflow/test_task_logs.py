@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from steptime.airflow.base import Refused
+from steptime.airflow.base import PlanNames, Refused
 from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
 from steptime.clusters.base import StagedFiles
 from steptime.store.database import close_engines, write_transaction
@@ -80,7 +80,8 @@ def test_the_first_task_that_failed_is_the_cause(planned: MakePlan, task: str) -
         )
     )
 
-    assert _first_cause(ti, task_ids, plan, plan.runs[1].label) == f"performance.{task} failed: why"
-    assert _first_cause(ti, task_ids, plan, "another") is None
+    names = PlanNames.of(plan)
+    assert _first_cause(ti, task_ids, names, names.runs[1]) == f"performance.{task} failed: why"
+    assert _first_cause(ti, task_ids, names, "another") is None
     said["stage", -1] = "no disk"
-    assert _first_cause(ti, task_ids, plan, plan.runs[1].label) == "stage failed: no disk"
+    assert _first_cause(ti, task_ids, names, names.runs[1]) == "stage failed: no disk"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from called import steptime
+from stored import as_planned
 
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.store.budgets import Owner, reserve
+from steptime.store.budgets import Owner, store_plan
 
 ASKED = 600 / 3600
 """GPU-hours of a run of the tiny Llama on one process."""
@@ -19,7 +20,7 @@ def budget(configure: Callable[[Callable[[str], str]], Path]) -> Path:
     """Return the file of the cluster `local`, with 0.4 GPU-hours a month, of which 0.17 are committed."""
     path = configure(lambda text: f"{text}\ngpu_hours_per_month: 0.4\n")
     committed = plan(PlanRequest(workload="llama3.1", gpus="1")).runs
-    reserve(Owner("ours", "llama31", "a"), committed)
+    store_plan(Owner("ours", "llama31", "a"), [as_planned(run) for run in committed])
     return path
 
 
