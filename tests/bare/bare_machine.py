@@ -29,6 +29,10 @@ _SITE = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_INDEX_URL", "UV
 """Variables by which a machine names its mirrors and certificates."""
 
 
+class NoMachineError(Exception):
+    """A container cannot be made here."""
+
+
 class Failed(Exception):
     """A command in the container did not do what it should."""
 
@@ -68,7 +72,10 @@ class BareMachine:
 
 @contextmanager
 def bare_machine(debian: str, environment: dict[str, str]) -> Iterator[BareMachine]:
-    """Yield a container of that release of Debian; it is removed afterwards."""
+    """Yield a container of that release of Debian; it is removed afterwards.
+
+    Raises NoMachineError if debootstrap fails.
+    """
 
     def docker(*arguments: str) -> None:
         subprocess.run(["docker", *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -79,7 +86,9 @@ def bare_machine(debian: str, environment: dict[str, str]) -> Iterator[BareMachi
         _say(f"debootstrap of {debian}")
         packages = "--include=ca-certificates,git,make,python3"
         bootstrap = ["debootstrap", "--variant=minbase", packages, debian, str(root), DEBIAN]
-        subprocess.run(bootstrap, check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run(bootstrap, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NoMachineError(f"debootstrap cannot make a {debian}: {done.stderr or done.stdout[-1000:]}")
         with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
             load = ["docker", "import", "-", image]
             subprocess.run(load, env=environment, stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
@@ -140,7 +149,7 @@ def _say(sentence: str) -> None:
 
 
 def main() -> int:
-    """Run one step; return 0 if it succeeded, or if no Docker engine can be started."""
+    """Run one step; return 0 if it succeeded, or if no container can be made."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -151,7 +160,7 @@ def main() -> int:
     try:
         with engine() as environment, bare_machine(asked.debian, environment) as machine:
             _STEPS[asked.step](machine)
-    except NoEngineError as reason:
+    except (NoEngineError, NoMachineError) as reason:
         _say(f"SKIPPED: {reason}")
         return 0
     except Failed as failure:
