@@ -271,21 +271,19 @@ class LoginNode:
         self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
     ) -> Done:
         ssh = await self._connected()  # which has limits of its own: one for each hop and login node
-        hangs = False
+        hangs, limit_s = False, _FILE_TIMEOUT_S
 
         def give_up() -> None:
             nonlocal hangs
             hangs = self._ssh is ssh  # else another request hung first, and this one only waited behind it
             self._give_up(ssh)
 
-        late = asyncio.get_running_loop().call_later(_FILE_TIMEOUT_S, give_up)
+        late = asyncio.get_running_loop().call_later(limit_s, give_up)
         try:
             return await self._use_files(ssh, use)
         except (*_LOST, OSError) as error:
             if hangs:
-                raise SystemFailure(
-                    f"{failed} on {self._address}: no answer in {_FILE_TIMEOUT_S} s"
-                ) from None
+                raise SystemFailure(f"{failed} on {self._address}: no answer in {limit_s} s") from None
             if not again:
                 raise OutOfReach(f"{failed} on {self._address}: {describe_error(error)}") from None
         except asyncssh.Error as error:
