@@ -12,7 +12,6 @@ The secret and the tokens never appear in its log lines and error messages.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -79,6 +78,15 @@ class Listing(NamedTuple):
     at: float
 
 
+class _Answer(NamedTuple):
+    """An answer of Run:ai: its status, its JSON object, and the server's clock (Unix time in seconds)."""
+
+    status_code: int
+    content: Mapping[str, Any]
+    """Empty if the answer was empty, which only `suspend` and `delete` accept."""
+    at: float
+
+
 class RunaiClient:
     """A client of one Run:ai control plane, logged in as one application; use it with `async with`.
 
@@ -119,16 +127,16 @@ class RunaiClient:
     async def project(self, name: str) -> Project:
         """Return the project of that name. Raises UserError if the application cannot see it."""
         answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
-        matching = [project for project in _items(answer, "projects") if project.get("name") == name]
+        matching = [project for project in self._items(answer, "projects") if project.get("name") == name]
         if not matching:
             raise UserError(
                 f"Run:ai at {self.base_url} shows no project '{one_line(name)}': write its name as under "
                 "Organization, Projects, and give the application a role in it."
             )
-        found = {field: matching[0].get(field) for field in ("id", "clusterId")}
-        if None in found.values():
+        ids = [matching[0].get(field) for field in ("id", "clusterId")]
+        if None in ids:
             raise SystemFailure(f"Run:ai at {self.base_url} shows project '{one_line(name)}' without an id.")
-        return Project(id=str(found["id"]), cluster_id=str(found["clusterId"]))
+        return Project(*map(str, ids))
 
     async def create(self, kind: str, request: Mapping[str, Any]) -> Workload:
         """Create a workload.
@@ -139,10 +147,10 @@ class RunaiClient:
             SubmitLimit: the resource quota of the project's namespace is used up.
             UserError: Run:ai refuses the request.
         """
-        made = _json(await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False))
-        if not made.get("workloadId"):
+        answer = await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False)
+        if not answer.content.get("workloadId"):
             raise UnclearAnswer(f"Run:ai at {self.base_url} answered POST /workloads/{kind} without an id")
-        return made
+        return answer.content
 
     async def workloads(self, filters: Sequence[str]) -> Listing:
         """Return all workloads that pass every filter, such as `name==mine`, however many pages they fill.
@@ -154,39 +162,39 @@ class RunaiClient:
         for _ in range(_PAGES_AT_MOST):
             params = {"limit": _PAGE, "offset": offset, "sortBy": "createdAt", "filterBy": ",".join(filters)}
             answer = await self._call("GET", "/workloads", params=params)
-            page = _items(answer, "workloads")
+            page = self._items(answer, "workloads")
             workloads += page
-            following = _json(answer).get("next")
+            following = answer.content.get("next")
             if not page or not isinstance(following, int) or following <= offset:
-                return Listing(tuple(workloads), _server_time(answer))
+                return Listing(tuple(workloads), answer.at)
             offset = following
         raise SystemFailure(f"Run:ai at {self.base_url} lists workloads without an end.")
 
     async def workload(self, workload_id: str) -> Workload | None:
         """Return the workload with this id, as `workloads` lists it; None if it does not exist (any more)."""
         answer = await self._call("GET", f"/workloads/{workload_id}", accepted=(404,))
-        return None if answer.status_code == 404 else _json(answer)
+        return None if answer.status_code == 404 else answer.content
 
     async def details(self, kind: str, workload_id: str) -> Workload | None:
         """Return the workload with this id, including its `spec`; None if this kind has no such id."""
         answer = await self._call("GET", f"/workloads/{kind}/{workload_id}", accepted=(404,))
-        return None if answer.status_code == 404 else _json(answer)
+        return None if answer.status_code == 404 else answer.content
 
     async def suspend(self, kind: str, workload_id: str) -> None:
         """End the workload's pods but keep the workload and its name.
 
         The answers 404 (it is gone) and 409 (it cannot be suspended now) are no errors.
         """
-        await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409))
+        await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409), may_be_empty=True)
 
     async def delete(self, kind: str, workload_id: str) -> None:
         """End and delete the workload. No error if it is gone."""
-        await self._call("DELETE", f"/workloads/{kind}/{workload_id}", accepted=(404,))
+        await self._call("DELETE", f"/workloads/{kind}/{workload_id}", accepted=(404,), may_be_empty=True)
 
     async def events(self, workload_id: str) -> tuple[Mapping[str, Any], ...]:
         """Return the events of the workload, latest first; empty if it is gone."""
         answer = await self._call("GET", f"/workloads/{workload_id}/events", accepted=(404,))
-        return () if answer.status_code == 404 else tuple(_items(answer, "events"))
+        return () if answer.status_code == 404 else tuple(self._items(answer, "events"))
 
     async def _call(
         self,
@@ -195,14 +203,24 @@ class RunaiClient:
         *,
         repeatable: bool = True,
         accepted: Sequence[int] = (),
+        may_be_empty: bool = False,
         **request: Any,
-    ) -> httpx.Response:
-        """Send one request, and retry it after errors. Responses with a status in `accepted` are returned.
+    ) -> _Answer:
+        """Send one request, and retry it after errors. Answers with a status in `accepted` are returned.
 
         A request that certainly had no effect (no connection, 401, 429) is always retried; one that may have
-        had an effect is retried only if it is `repeatable`.
+        had an effect is retried only if it is `repeatable`. An empty answer counts as an error unless it
+        `may_be_empty`.
         """
-        send = partial(self._send, method, path, repeatable=repeatable, accepted=accepted, **request)
+        send = partial(
+            self._send,
+            method,
+            path,
+            repeatable=repeatable,
+            accepted=accepted,
+            may_be_empty=may_be_empty,
+            **request,
+        )
         return await self._retry(send)
 
     async def _retry(self, send: Callable[[], Awaitable[Done]]) -> Done:
@@ -219,8 +237,15 @@ class RunaiClient:
             raise OutOfReach(f"{error}; given up after {self._patience_s:g} s") from None
 
     async def _send(
-        self, method: str, path: str, *, repeatable: bool, accepted: Sequence[int], **request: Any
-    ) -> httpx.Response:
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool,
+        accepted: Sequence[int],
+        may_be_empty: bool,
+        **request: Any,
+    ) -> _Answer:
         what = f"{method} {path}"
         refused_token = ""
         while True:
@@ -239,18 +264,19 @@ class RunaiClient:
                 refused_token = token
                 self._forget(token)
                 continue  # once, with a new token: this one may have been revoked or have run out
-            if _object(answer) is None and not (answer.is_success and not answer.content):
+            content = {} if may_be_empty and answer.is_success and not answer.content else _object(answer)
+            if content is None:
                 problem = (
                     f"answered {what} with {answer.status_code} and no JSON object: is it Run:ai, or a proxy?"
                 )
                 raise self._unclear_error(problem, repeatable=repeatable)
             if answer.is_success or answer.status_code in accepted:
-                return answer
-            problem = f"answered {what} with {self._describe_refusal(answer)}"
+                return _Answer(answer.status_code, content, _server_time(answer))
+            problem = f"answered {what} with {self._describe_refusal(answer.status_code, content)}"
             if answer.status_code == 429:
                 raise self._retryable_error(problem, _retry_after_s(answer))
             if answer.status_code < 500:
-                raise self._error_for_refusal(answer, problem)
+                raise self._error_for_refusal(answer.status_code, problem)
             raise self._unclear_error(problem, repeatable=repeatable)
 
     def _retryable_error(self, problem: str, retry_after_s: float = 0) -> "_TryAgain":
@@ -305,28 +331,32 @@ class RunaiClient:
             raise RuntimeError("the client is not open: use it as an async context manager")
         return self._http
 
-    def _error_for_refusal(self, answer: httpx.Response, problem: str) -> UserError | SubmitLimit:
+    def _error_for_refusal(self, status_code: int, problem: str) -> UserError | SubmitLimit:
         if "exceeded quota" in problem.lower():  # Kubernetes' words for a ResourceQuota of the namespace
             return SubmitLimit(f"Run:ai at {self.base_url} {problem}")
-        if answer.status_code == 409:
+        if status_code == 409:
             return NameTaken(f"Run:ai at {self.base_url} {problem}")
-        if answer.status_code in (401, 403):
+        if status_code in (401, 403):
             return UserError(
                 f"Run:ai at {self.base_url} {problem}: give application "
                 f"'{one_line(self._connection.login)}' a role in the project that lets it do this."
             )
         return UserError(f"Run:ai at {self.base_url} {problem}")
 
-    def _describe_refusal(self, answer: httpx.Response) -> str:
+    def _items(self, answer: _Answer, name: str) -> list[dict[str, Any]]:
+        """Return the list of objects in the field `name` of an answer; [] if the field is missing."""
+        items = answer.content.get(name, [])
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise SystemFailure(f"Run:ai at {self.base_url} answered with no list of {name}: is it Run:ai?")
+        return items
+
+    def _describe_refusal(self, status_code: int, content: Mapping[str, Any]) -> str:
         """Describe an error answer by its status and message, without secrets that the server may echo."""
-        message = ""
-        with contextlib.suppress(ValueError, AttributeError):
-            body = answer.json()
-            message = str(body.get("message") or body.get("details") or "")
+        message = str(content.get("message") or content.get("details") or "")
         for secret in (self._connection.password, self._token):
             if secret:
                 message = message.replace(secret, "***")
-        return f"{answer.status_code}" + (f" ({one_line(message, at_most=300)})" if message else "")
+        return f"{status_code}" + (f" ({one_line(message, at_most=300)})" if message else "")
 
 
 def base_url(connection: Connection) -> str:
@@ -367,23 +397,6 @@ def _object(answer: httpx.Response) -> dict[str, Any] | None:
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
-
-
-def _json(answer: httpx.Response) -> dict[str, Any]:
-    content = _object(answer)
-    if content is None:
-        raise SystemFailure(
-            f"{answer.request.url.host} answered with something that is not a JSON object: is it Run:ai?"
-        )
-    return content
-
-
-def _items(answer: httpx.Response, name: str) -> list[dict[str, Any]]:
-    """Return the list of objects in the field `name` of an answer; [] if the field is missing."""
-    items = _json(answer).get(name, [])
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise SystemFailure(f"{answer.request.url.host} answered with no list of {name}: is it Run:ai?")
-    return items
 
 
 def _seconds(value: Any, *, otherwise: float) -> float:
