@@ -24,7 +24,7 @@ def stored_rows(tmp_path: Path) -> StoredRows:
         store = Store(f"sqlite:///{tmp_path / 's.db'}")
         for result in results:
             stored.write(store, result)
-        return list(store.in_reading_order(include_rejected=True))
+        return list(store.results(include_rejected=True, in_reading_order=True))
 
     return store_all
 

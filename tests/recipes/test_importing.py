@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.importing.release import unpack_commit
 from steptime.recipes.workload_file import Workload
 
 METADATA = """
@@ -161,6 +162,24 @@ def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Pat
     first = path.read_text()
     imported(release, tmp_path / "out")
     assert path.read_text() == first, "nothing has changed upstream"
+
+
+def test_an_interrupted_unpacking_leaves_nothing(
+    upstream: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, bridge = upstream
+    commit, unpacked = git(bridge, "rev-parse", "HEAD").strip(), tmp_path / "bridges/unpacked"
+    program = tmp_path / "bin/tar"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ntouch $3/first\nexit 1\n")
+    program.chmod(0o755)
+    with monkeypatch.context() as first:
+        first.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        with pytest.raises(subprocess.CalledProcessError):
+            unpack_commit(bridge, commit, unpacked, "src")
+    unpack_commit(bridge, commit, unpacked, "src")
+    assert (unpacked / "src/megatron/bridge").is_dir()
+    assert list(unpacked.parent.iterdir()) == [unpacked]
 
 
 def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_path: Path) -> None:

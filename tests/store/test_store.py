@@ -113,7 +113,7 @@ def _what_readers_see(store: Store) -> list[Any]:
         judged_by = judgement_queries.read_runs(connection, {}, ["step_time_mean_s", "checkpoint_save_s"])
     return [
         store.results(include_rejected=True),
-        store.in_reading_order(include_rejected=True),
+        store.results(include_rejected=True, in_reading_order=True),
         store.count(include_rejected=True),
         store.choices(),
         store.list_runs("llama31", "manual__2026-11-21"),
@@ -274,7 +274,7 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
     stored.write(store, make_result("bad", gpus=1, verdict=BAD, submitted_at=3000.0))
 
     def names(**filters: Any) -> list[str]:
-        rows = list(store.in_reading_order(**filters))
+        rows = list(store.results(in_reading_order=True, **filters))
         assert all(row in store.results(**filters) for row in rows)
         return [row["job_name"] for row in rows]
 

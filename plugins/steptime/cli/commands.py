@@ -29,7 +29,7 @@ COMMANDS = {
         "recipes", "List every recipe: sizes, dtypes, GPU types and counts, parallelism and batch sizes."
     ),
     "plan": Entry(
-        "recipes",
+        "plan",
         "Show the runs that `steptime run` would start, and what they cost at most. Nothing is submitted.",
     ),
     "run": Entry("run", "Start the planned runs through Airflow."),

@@ -259,3 +259,9 @@ def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))
     Console(width=sum(widths) + _frame(columns)).print(table)
+
+
+def with_experts(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the columns, without those for experts if no row has experts."""
+    of_experts = () if any(row["ep"] is not None for row in rows) else ("ep", "etp")
+    return [column for column in columns if column not in of_experts]

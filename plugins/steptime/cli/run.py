@@ -8,7 +8,7 @@ import typer
 from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, follow, run_lines
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format
-from steptime.cli.recipes import check_budgets, show_plan
+from steptime.cli.plan import check_budgets, show_plan
 from steptime.cli.results import show_results
 from steptime.cli.usage import complain
 from steptime.errors import SystemFailure
@@ -115,7 +115,7 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list
     """Print the results of the DAG run from the store, and return them."""
     of_run: dict[str, Any] = {"dag_id": dag_run.dag_id, "dag_run_id": dag_run.dag_run_id}
     store = Store()
-    rows = store.in_reading_order(include_rejected=True, **of_run)
+    rows = store.results(include_rejected=True, in_reading_order=True, **of_run)
     if rows:
         show_results(rows, output_format, wide=wide)
     elif dag_run.state == "success":

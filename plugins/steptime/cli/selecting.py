@@ -68,7 +68,7 @@ class RunFilters:
         Raises UserError for a value that no stored run has, and lists the stored values.
         """
         limit = None if limit is None else min(limit, sys.maxsize)
-        return store.in_reading_order(**self._filters(store, include_rejected), limit=limit)
+        return store.results(**self._filters(store, include_rejected), limit=limit, in_reading_order=True)
 
     def latest_first(self, store: Store) -> list[dict[str, Any]]:
         """Return the selected runs, latest submitted first; rejected ones only if --state selects them.

@@ -8,7 +8,7 @@ import typer
 
 from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show
-from steptime.cli.recipes import check_budgets
+from steptime.cli.plan import check_budgets
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
 from steptime.judging.expected_cost import expected_cost

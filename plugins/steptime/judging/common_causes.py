@@ -17,6 +17,7 @@ from steptime.judging.onset import date
 from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.series import Series
 from steptime.recipes.node_lists import expand_nodes
+from steptime.store.run_records import split_nodes
 
 WEEK_S = 7 * 86_400.0
 """Runs that are older than the newest one by more than this are ignored. Cells whose levels began further
@@ -126,7 +127,7 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
     return Evidence(
         cell=series,
         job=judged.run.job_name,
-        nodes=frozenset(filter(None, (row["nodes"] or "").split(", "))),
+        nodes=frozenset(split_nodes(row["nodes"])),
         tendency=tendency,
         direction=series_state.direction if is_open else tendency,
         is_open=is_open,

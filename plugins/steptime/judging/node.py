@@ -12,6 +12,7 @@ from steptime.judging.series import Series
 from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.stragglers import rank_times
 from steptime.store.run_queries import Store
+from steptime.store.run_records import split_nodes
 
 LOOK_BACK_S = 28 * 86_400.0
 
@@ -86,4 +87,4 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
 
 
 def _had(row: dict[str, Any], node: str) -> bool:
-    return node in (row["nodes"] or "").split(", ")
+    return node in split_nodes(row["nodes"])

@@ -15,6 +15,7 @@ from steptime.frozen import Frozen
 from steptime.judging.onset import date
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
+from steptime.store.run_records import split_nodes
 
 LEAST_CHANGE = 0.05
 """Smaller relative changes are not reported."""
@@ -228,7 +229,7 @@ def _is_pair(row: Row) -> bool:
 
 
 def _nodes(row: Row) -> tuple[str, ...]:
-    return tuple(sorted((row["nodes"] or "").split(", "), key=_by_number)) if row["nodes"] else ()
+    return tuple(sorted(split_nodes(row["nodes"]), key=_by_number))
 
 
 def _by_number(node: str) -> tuple[int, str]:

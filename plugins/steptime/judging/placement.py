@@ -7,6 +7,7 @@ from typing import Any, Self
 from steptime.judging.detection import CONFIRMATION_RUNS, SeriesState
 from steptime.judging.series import SeriesRun
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
+from steptime.store.run_records import split_nodes
 
 _NAMED = 8
 """Most nodes that a sentence names; the columns have all."""
@@ -75,7 +76,7 @@ class Placement:
 
 
 def _nodes(run: SeriesRun) -> str:
-    return fold_nodes(filter(None, (run.row["nodes"] or "").split(", ")))
+    return fold_nodes(split_nodes(run.row["nodes"]))
 
 
 def _names(lists: Iterable[str]) -> set[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.errors import one_line
-from steptime.store.run_records import NODES, read_setup
+from steptime.store.run_records import NODES, join_nodes, read_setup, split_nodes
 
 _FEW_NODES = 4
 """Up to this many nodes are named; of more, only the number of different ones is given."""
@@ -13,7 +13,7 @@ _FEW_NODES = 4
 
 def changes(before: str, after: str) -> list[str]:
     """Return what changed between the records of two runs of a series, as texts such as `image a → b`."""
-    nodes = (", ".join(json.loads(record)["nodes"]) for record in (before, after))
+    nodes = (join_nodes(json.loads(record)["nodes"]) for record in (before, after))
     return setup_changes(before, after) + node_changes(*nodes)
 
 
@@ -26,7 +26,7 @@ def node_changes(before: str | None, after: str | None) -> list[str]:
     """Return at most one text on how the nodes changed; `before` and `after` are from the column `nodes`."""
     if before == after:
         return []
-    usual, own = (set(filter(None, (nodes or "").split(", "))) for nodes in (before, after))
+    usual, own = (set(split_nodes(nodes)) for nodes in (before, after))
     if max(len(usual), len(own)) <= _FEW_NODES:
         return [_event(NODES, _value(before), _value(after))]
     others = len(own - usual)

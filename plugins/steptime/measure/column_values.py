@@ -16,7 +16,7 @@ from steptime.measure.stragglers import rank_times
 from steptime.recipes.models import Mode
 from steptime.store.columns import MEASURED, planned_values
 from steptime.store.run_models import Result
-from steptime.store.run_records import parse_record
+from steptime.store.run_records import join_nodes, parse_record
 
 
 def column_values(result: Result) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _queue_wait_s(result: Result) -> float | None:
 
 def _nodes(result: Result) -> str | None:
     record = parse_record(result.record)
-    return None if record is None else ", ".join(record.nodes) or None
+    return None if record is None else join_nodes(record.nodes) or None
 
 
 def _stragglers(result: Result) -> str | None:

@@ -193,7 +193,7 @@ def select_results(store: Store, selection: SelectedRuns, limit: int) -> dict[st
     and each run has the columns `RUN_VERDICT_COLUMNS`, as in the CSV file.
     """
     every = store.count(include_rejected=True, **selection.scope)
-    rows = store.in_reading_order(limit=limit, **selection.whole)
+    rows = store.results(limit=limit, in_reading_order=True, **selection.whole)
     matching = len(rows)
     if matching == limit:  # or more
         matching = store.count(**selection.whole) if selection.filters else every
@@ -208,7 +208,7 @@ def select_results(store: Store, selection: SelectedRuns, limit: int) -> dict[st
 def select_csv(store: Store, selection: SelectedRuns) -> str:
     """Return all runs of a selection, each with its verdict, as CSV in the order of the pages."""
     columns = (*COLUMNS, *RUN_VERDICT_COLUMNS)
-    rows = add_verdicts(store, store.in_reading_order(**selection.whole))
+    rows = add_verdicts(store, store.results(in_reading_order=True, **selection.whole))
     return csv_text((export_row(row, columns) for row in rows), [column.name for column in columns])
 
 

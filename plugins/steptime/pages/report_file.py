@@ -47,7 +47,7 @@ class Report:
 
 def report_since(store: Store, since: float) -> Report:
     """Make a report on all runs submitted at or after `since` (Unix time)."""
-    runs = store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS)
+    runs = store.results(since=since, include_rejected=True, limit=_MOST_RUNS, in_reading_order=True)
     together = next(iter(store.measured_together(limit=1)), None)
     is_new = together is not None and together["submitted_at"] >= since
     latest = together["together"] if together and is_new else None

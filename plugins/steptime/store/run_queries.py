@@ -77,10 +77,10 @@ class Store:
         return shown_address(self.url)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
-        """Return the runs of a sweep's newest DAG run, rejected ones included, `in_reading_order`."""
+        """Return the runs of a sweep's newest DAG run, rejected ones included, in reading order."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
         of_dag_run = {name: row[name] for row in last for name in ("dag_id", "dag_run_id")}
-        return self.in_reading_order(**of_dag_run, include_rejected=True) if last else []
+        return self.results(**of_dag_run, include_rejected=True, in_reading_order=True) if last else []
 
     def results(
         self,
@@ -89,6 +89,7 @@ class Store:
         since: float | None = None,
         search: str | None = None,
         limit: int | None = None,
+        in_reading_order: bool = False,
         **equal: str | int | bool | None,
     ) -> list[dict[str, Any]]:
         """Return runs as values by column name (`store.columns`), newest first.
@@ -97,28 +98,16 @@ class Store:
             include_rejected: include rejected runs.
             since: only runs submitted at or after this Unix time.
             search: only runs with each word of this text in a searched column.
-            limit: at most this many runs.
+            limit: only the newest runs, at most this many.
+            in_reading_order: sort by model, mode and number of GPUs; repeats oldest first.
             equal: only runs with these values, by column; None means any.
         """
-        query = select(*(runs.c[column.name] for column in COLUMNS)).order_by(*_latest_first()).limit(limit)
+        columns = [runs.c[column.name] for column in COLUMNS]
+        query = select(*([runs.c.id] if in_reading_order else columns))
+        query = query.order_by(*_latest_first()).limit(limit)
         query = self._selected(query, include_rejected, since, search, equal)
-        with read_connection(self.url) as connection:
-            return list(dicts(connection.execute(query)))
-
-    def in_reading_order(
-        self,
-        *,
-        include_rejected: bool = False,
-        since: float | None = None,
-        search: str | None = None,
-        limit: int | None = None,
-        **equal: str | int | bool | None,
-    ) -> list[dict[str, Any]]:
-        """Return what `results` does, sorted by model, mode and number of GPUs; repeats oldest first."""
-        chosen = select(runs.c.id).order_by(*_latest_first()).limit(limit)
-        chosen = self._selected(chosen, include_rejected, since, search, equal)
-        query = select(*(runs.c[column.name] for column in COLUMNS))
-        query = query.where(runs.c.id.in_(chosen)).order_by(*_reading_order())
+        if in_reading_order:
+            query = select(*columns).where(runs.c.id.in_(query)).order_by(*_reading_order())
         with read_connection(self.url) as connection:
             return list(dicts(connection.execute(query)))
 
@@ -156,7 +145,9 @@ class Store:
     def performance_runs(self, together: str) -> list[dict[str, Any]]:
         """Return the valid performance runs of a DAG run, given as `dag_id/run_id`."""
         dag_id, _, dag_run_id = together.partition("/")
-        return self.in_reading_order(mode=Mode.PERFORMANCE, dag_id=dag_id, dag_run_id=dag_run_id)
+        return self.results(
+            mode=Mode.PERFORMANCE, dag_id=dag_id, dag_run_id=dag_run_id, in_reading_order=True
+        )
 
     def run_times(self, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
         """Return the times of the newest `limit` valid runs that have these column values and known times."""

@@ -123,8 +123,18 @@ def read_setup(record: str) -> dict[str, Any]:
         "trainer": staged.get("trainer_sha256"),
         **run,
         **environment,
-        NODES: ", ".join(content["nodes"]),
+        NODES: join_nodes(content["nodes"]),
     }
+
+
+def join_nodes(names: Iterable[str]) -> str:
+    """Return the text of the column `nodes` for these names."""
+    return ", ".join(names)
+
+
+def split_nodes(nodes: str | None) -> list[str]:
+    """Return the names in a text of the column `nodes`; none if it is None or empty."""
+    return nodes.split(", ") if nodes else []
 
 
 def _leaves(content: Mapping[str, Any], within: str = "") -> Iterable[tuple[str, Any]]:

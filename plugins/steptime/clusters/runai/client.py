@@ -185,7 +185,9 @@ class RunaiClient:
 
         The answers 404 (it is gone) and 409 (it cannot be suspended now) are no errors.
         """
-        await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409), may_be_empty=True)
+        await self._call(
+            "POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409), may_be_empty=True
+        )
 
     async def delete(self, kind: str, workload_id: str) -> None:
         """End and delete the workload. No error if it is gone."""

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,9 +96,13 @@ def unpack_commit(repository: Path, commit: str | None, into: Path, *paths: str)
                 f"'{repository}' has no {commit}: {one_line(words[-1])}. Fetch the commit there, or "
                 "name another repository."
             )
-        into.mkdir(parents=True)
-        # Not by tarfile, whose safe way of unpacking the Python 3.11.2 of Debian 12 does not have.
-        subprocess.run(["tar", "-x", "-C", str(into)], input=archived.stdout, check=True)  # noqa: S607
+        into.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{into.name}.", dir=into.parent) as folder:
+            part = Path(folder) / "files"
+            part.mkdir()
+            # Not by tarfile, whose safe way of unpacking the Python 3.11.2 of Debian 12 does not have.
+            subprocess.run(["tar", "-x", "-C", str(part)], input=archived.stdout, check=True)  # noqa: S607
+            part.rename(into)
     return into
 
 
