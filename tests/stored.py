@@ -7,7 +7,7 @@ from steptime.judging.judgements import run_writer
 from steptime.measure.column_values import column_values
 from steptime.measure.repeating import make_request
 from steptime.recipes.models import Run
-from steptime.store.run_models import PlannedRun, Result, Verdict
+from steptime.store.run_models import LedgerPlan, Result, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.writing import RunWriter
 
@@ -60,6 +60,6 @@ def unjudged_writer(url: str) -> RunWriter:
     return RunWriter(url, column_values, lambda _connection, _row: None)
 
 
-def as_planned(run: Run) -> PlannedRun:
+def as_planned(run: Run) -> LedgerPlan:
     """Return a run as a DAG run's first task stores it, if no option but its workload was requested."""
-    return PlannedRun(run=run, request=make_request(run, {}), options={})
+    return LedgerPlan(run=run, request=make_request(run, {}), options={})

@@ -262,7 +262,7 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
     )
     job = attempt.job(given.attempt, load_cluster("local"))
     ledger.add(job.model_copy(update={"name": given.job.name, "created_at": time.time()}))
-    ledger.note_submitted(given.job)
+    ledger.store_submission(given.job)
 
 
 def noted(job_name: str) -> LedgerJob:

@@ -10,7 +10,7 @@ import pytest
 from printed_tables import configuration_rows, imported, times, workloads_on
 from typer.testing import CliRunner, Result
 
-from steptime.cli import app, recipes
+from steptime.cli import app, plan, recipes
 from steptime.recipes.request import sections
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -135,7 +135,7 @@ def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pyte
     "line",
     [
         line
-        for text in (recipes.RECIPES_EXAMPLES, recipes.PLAN_EXAMPLES)
+        for text in (recipes.EXAMPLES, plan.EXAMPLES)
         for line in text.splitlines()
         if line.startswith("steptime ") and line != "steptime recipes"  # the table takes seconds
     ],

@@ -125,7 +125,7 @@ def test_what_a_job_took_is_of_the_months_it_ran_in(
     expected: Counter[str] = Counter()
     for number, ((started, at), months) in enumerate(cases.items()):
         submit(make_run(4), f"job-{number}", str(number), NOW)
-        ledger.note_status(f"job-{number}", ended(JobState.SUCCEEDED, started, at), NOW)
+        ledger.store_status(f"job-{number}", ended(JobState.SUCCEEDED, started, at), NOW)
         expected.update(months)  # type: ignore[arg-type]
         used = {month: balance(unix(f"{month}-02 12:00")).used_gpu_hours for month in expected}
         assert used == pytest.approx(expected), (started, at)
@@ -147,10 +147,10 @@ def test_a_plan_is_reserved_until_its_jobs_have_ended_and_counts_as_what_they_to
         submit(run, job, "a", NOW)
         counts.append(counted())
     assert counts == [(0, 8)] * 4
-    ledger.note_status("job-1", ended(JobState.CANCELLED, "2026-11-21 10:00", "2026-11-21 10:30"), NOW)
-    ledger.note_status("other-1", JobStatus(state=JobState.UNKNOWN), NOW)
+    ledger.store_status("job-1", ended(JobState.CANCELLED, "2026-11-21 10:00", "2026-11-21 10:30"), NOW)
+    ledger.store_status("other-1", JobStatus(state=JobState.UNKNOWN), NOW)
     assert counted() == (2, 4), "whose end nobody knows may have taken all"
-    ledger.note_status("other-1", ended(JobState.CANCELLED, None, "2026-11-21 10:30"), NOW)
+    ledger.store_status("other-1", ended(JobState.CANCELLED, None, "2026-11-21 10:30"), NOW)
     assert counted() == (2, 0), "it never ran"
     with pytest.raises(BudgetExceeded):
         submit(make_run(9), "job-2", "a", NOW)
@@ -194,7 +194,7 @@ def test_a_plan_that_a_budget_does_not_allow_changes_nothing_and_says_what_to_do
     path = clusters("gpu_hours_per_month: 10")
     reserve(of("a"), [make_run(4)], now=NOW)
     submit(make_run(4), "job-1", "a", NOW)
-    ledger.note_status("job-1", ended(JobState.FAILED, "2026-10-31 23:30", "2026-11-01 00:30"), NOW)
+    ledger.store_status("job-1", ended(JobState.FAILED, "2026-10-31 23:30", "2026-11-01 00:30"), NOW)
     reserve(of("b"), [make_run(5)], now=NOW)
 
     with pytest.raises(BudgetExceeded) as refusal:

@@ -38,7 +38,7 @@ def waits(ledger_job: Waits, store: str) -> Callable[..., LedgerJob]:
 
 
 def end(job: LedgerJob) -> None:
-    ledger.note_status(job.name, JobStatus(state=JobState.CANCELLED), 20.0)
+    ledger.store_status(job.name, JobStatus(state=JobState.CANCELLED), 20.0)
 
 
 def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limit) -> None:
@@ -70,7 +70,7 @@ def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits
     assert "1 are in use" in ledger.reserve_gpus(last, one, 610), "which has not asked for ten minutes"
     assert ledger.reserve_gpus(last, one, 3610) == "", "which was not submitted for an hour"
 
-    ledger.note_submitted(job_of(last))
+    ledger.store_submission(job_of(last))
     again = waits("d", at=4000, gpus=1)
     day_s = 86_400
     longest = last.created_at + 3600 + last.time_limit_s + day_s

@@ -39,7 +39,7 @@ def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: 
         ledger.add(planned)
     assert not isinstance(twice.value, StoreUnavailable), "waiting would not help"
 
-    ledger.note_submitted(job_of(planned))
+    ledger.store_submission(job_of(planned))
 
     found = ledger.find(planned.name)
     assert found is not None
@@ -79,7 +79,7 @@ def test_jobs_are_found_by_their_task_and_their_cell(ledger_job: MakeJob) -> Non
 @pytest.mark.usefixtures("store")
 def test_a_job_is_open_until_it_has_ended(ledger_job: MakeJob) -> None:
     def note(status: JobStatus) -> tuple[float | None, list[str]]:
-        ledger.note_status("job-1", status, now=50.0)
+        ledger.store_status("job-1", status, now=50.0)
         found = ledger.find("job-1")
         assert found is not None
         assert (found.state, found.reason) == (status.state, status.reason)
@@ -97,7 +97,7 @@ def test_a_job_is_open_until_it_has_ended(ledger_job: MakeJob) -> None:
 def test_a_job_is_abandoned_and_taken_up_again(ledger_job: MakeJob) -> None:
     ledger.add(ledger_job())
     for abandoned in (True, False):
-        ledger.note_abandoned("job-1", abandoned=abandoned)
+        ledger.mark_abandoned("job-1", abandoned=abandoned)
         found = ledger.find("job-1")
         assert found is not None
         assert found.abandoned is abandoned

@@ -28,7 +28,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.runs import launch
-from steptime.runs.launch import GpuLimitReached, Reporter, note_refused
+from steptime.runs.launch import GpuLimitReached, Reporter, store_refusal
 from steptime.runs.patience import retry_while_unreachable
 from steptime.store.ledger import Ledger, LedgerJob, TaskKey
 
@@ -254,7 +254,7 @@ class CancelsJobOnKill(RunOperator):
             return await retry_while_unreachable(config, airflow_connection, submit, self.log.warning)
         except Overdue as refusal:
             if self._guarded is not None and (job := await self.ledger.find(self._guarded[1])) is not None:
-                await note_refused(job, refusal, self.ledger)
+                await store_refusal(job, refusal, self.ledger)
             raise
 
     def wait_for_gpus(self, full: GpuLimitReached, context: Context) -> Any:

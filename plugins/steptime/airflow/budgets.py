@@ -18,7 +18,7 @@ from steptime.store import budgets
 from steptime.store.budgets import BudgetExceeded, Owner
 from steptime.store.database import wait_for_store
 from steptime.store.ledger import Ledger
-from steptime.store.run_models import PlannedRun
+from steptime.store.run_models import LedgerPlan
 
 _LIVE = ["queued", "running"]
 """States of a DAG run that has not ended."""
@@ -30,7 +30,7 @@ def budget_owner(context: Context) -> Owner:
     return Owner(this_installation().id, ti.dag_id, ti.run_id)
 
 
-def store_plan(task: BaseOperator, context: Context, planned: Sequence[PlannedRun]) -> None:
+def store_plan(task: BaseOperator, context: Context, planned: Sequence[LedgerPlan]) -> None:
     """Store planned runs in the job ledger, reserve their GPU-hours in the budgets, and log the budgets.
 
     If a budget is too small, reservations of ended DAG runs are released first, and the clusters are asked

@@ -40,7 +40,7 @@ from steptime.runs.launch import Attempt, GpuLimitReached, end_open_jobs, launch
 from steptime.runs.patience import retry_while_unreachable
 from steptime.staging.stage import stage
 from steptime.store.ledger import Ledger, LedgerJob, latest_submitted
-from steptime.store.run_models import PlannedRun, Provenance
+from steptime.store.run_models import LedgerPlan, Provenance
 
 
 def requested_options(context: Context) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class CheckParamsOperator(RefusingOperator):
         with self.refusals(context):
             planned = plan_from_params(self.workload, options, owner=self.owner)
             stored = [
-                PlannedRun(run=run, request=make_request(run, options), options=_given(options))
+                LedgerPlan(run=run, request=make_request(run, options), options=_given(options))
                 for run in planned.all_runs
             ]
             cost = expected_cost(planned.all_runs)

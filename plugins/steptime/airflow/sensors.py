@@ -83,7 +83,7 @@ class TrainingSensor(CancelsJobOnKill):
         if job.job is None and job.ended_at is not None:
             raise AirflowFailException(f"job '{job.name}' never reached its cluster: it was {job.reason}")
         if job.abandoned:
-            self._note_abandoned(job, abandoned=False)
+            self._mark_abandoned(job, abandoned=False)
         if job.state is JobState.SUCCEEDED:
             return self._succeeded(job)
         return self._wait_for(job, context)
@@ -107,7 +107,7 @@ class TrainingSensor(CancelsJobOnKill):
         self.guard(job, context)
         if is_last_try(context["ti"]):
             self.log.warning("this is the last try: if its worker dies, job %s keeps running", job.name)
-            self._note_abandoned(job, abandoned=True)
+            self._mark_abandoned(job, abandoned=True)
         if status is not None:
             return self._ended(job, status, context)
         trigger = TrainingTrigger(cluster=job.cluster, job=job.name, **self.patience)
@@ -165,7 +165,7 @@ class TrainingSensor(CancelsJobOnKill):
         if status.state is JobState.FAILED and not status.failed_nodes:  # the log may name them
             failure = self._find_causes(job)
             status = with_failed_nodes(status, failure)
-        asyncio.run(self.ledger.note_status(job.name, status, time.time()))
+        asyncio.run(self.ledger.store_status(job.name, status, time.time()))
         config = load_cluster(job.cluster)
         if may_resubmit(job, status, config):
 
@@ -201,7 +201,7 @@ class TrainingSensor(CancelsJobOnKill):
 
     def _abandon(self, job: LedgerJob, why: OutOfReach | str) -> NoReturn:
         """Fail the task, leave the job running, and note in the ledger that it is abandoned."""
-        self._note_abandoned(job, abandoned=True)
+        self._mark_abandoned(job, abandoned=True)
         raise AirflowFailException(
             f"{why}. Job '{job.name}' was not cancelled. When the cluster is back, clear this task to wait "
             "for the job again; the log of 'end' says how to cancel it by hand."
@@ -210,10 +210,10 @@ class TrainingSensor(CancelsJobOnKill):
     def _not_lost(self, job: LedgerJob, context: Context) -> None:
         """Withdraw the note `abandoned`, which the last try makes beforehand in case its worker dies."""
         if is_last_try(context["ti"]):
-            self._note_abandoned(job, abandoned=False)
+            self._mark_abandoned(job, abandoned=False)
 
-    def _note_abandoned(self, job: LedgerJob, *, abandoned: bool) -> None:
-        asyncio.run(self.ledger.note_abandoned(job.name, abandoned=abandoned))
+    def _mark_abandoned(self, job: LedgerJob, *, abandoned: bool) -> None:
+        asyncio.run(self.ledger.mark_abandoned(job.name, abandoned=abandoned))
 
 
 def _on_cluster(job: LedgerJob) -> Job:

@@ -191,7 +191,7 @@ async def record_ended_jobs(cluster: Cluster, ledger: Ledger) -> None:
     names = [job.name for job in still_open if not job.waits_for_gpus]
     for name, status in (await cluster.poll(names)).items() if names else ():
         if not status.state.is_live and status.state is not JobState.UNKNOWN:
-            await ledger.note_status(name, status, time.time())
+            await ledger.store_status(name, status, time.time())
 
 
 async def submit(
@@ -217,9 +217,9 @@ async def submit(
         spec = make_job_spec(job, config)
         submitted = await cluster.submit(spec)
     except UserError as refusal:
-        await note_refused(job, refusal, ledger)
+        await store_refusal(job, refusal, ledger)
         raise
-    await ledger.note_submitted(submitted)
+    await ledger.store_submission(submitted)
     try:
         reporter.guard(job)
     except BaseException:  # `on_kill` may have come too early to find the job
@@ -250,10 +250,10 @@ async def wait_for_gpus(name: str, ledger: Ledger, info: Callable[[str], None]) 
     await poll_until_async(may_go_on, every_s=_ASKED_EVERY_S)
 
 
-async def note_refused(job: LedgerJob, refusal: Exception, ledger: Ledger) -> None:
+async def store_refusal(job: LedgerJob, refusal: Exception, ledger: Ledger) -> None:
     """Record in the ledger that a cluster refused a job, with the reason."""
     status = JobStatus(state=JobState.FAILED, reason=f"not submitted: {refusal}")
-    await ledger.note_status(job.name, status, time.time())
+    await ledger.store_status(job.name, status, time.time())
 
 
 async def end_job(cluster: Cluster, name: str, ledger: Ledger) -> JobStatus:
@@ -265,7 +265,7 @@ async def end_job(cluster: Cluster, name: str, ledger: Ledger) -> JobStatus:
     status = (await cluster.poll([name]))[name]
     if status.state.is_live:
         status = status.model_copy(update={"state": JobState.UNKNOWN})
-    await ledger.note_status(name, status, time.time())
+    await ledger.store_status(name, status, time.time())
     return status
 
 
@@ -289,7 +289,7 @@ async def end_open_jobs(
             status = await end_job(cluster, job.name, ledger)
         if status.state is JobState.UNKNOWN and job.job_id is None:
             status = JobStatus(state=JobState.CANCELLED, reason="never submitted")
-        await ledger.note_status(job.name, status, time.time())
+        await ledger.store_status(job.name, status, time.time())
         info(f"job {job.name}: {status.state}")
 
 

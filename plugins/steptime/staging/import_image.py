@@ -40,7 +40,7 @@ _RECORDED = {"image", "source", "sha256", "size", "mtime_ns"}
 """Fields without which a record is ignored."""
 
 
-class _FailedError(Exception):
+class _ImportFailedError(Exception):
     """The image cannot be provided, with the reason in one sentence."""
 
     def __init__(self, why: str, exit_code: int) -> None:
@@ -68,7 +68,7 @@ def main() -> int:
         if looks:
             return _look(wanted)
         make_once(wanted.target, "import of", partial(_is_there, wanted), partial(_make, wanted))
-    except _FailedError as error:
+    except _ImportFailedError as error:
         print(f"failed: {error}", flush=True)
         return error.exit_code
     except OSError as error:
@@ -80,7 +80,7 @@ def main() -> int:
 def _look(wanted: _Import) -> int:
     """Print where the image is available; return 0, or 3 if that is unknown before it is fetched.
 
-    Raises `_FailedError` if the program is missing, or if the registry refused or has no such image.
+    Raises `_ImportFailedError` if the program is missing, or if the registry refused or has no such image.
     """
     if wanted.target.exists():
         print(f"{wanted.target} is there", flush=True)
@@ -122,7 +122,7 @@ def _adopted(wanted: _Import) -> bool:
     target = wanted.target
     try:
         _require_whole(target)
-    except _FailedError as error:
+    except _ImportFailedError as error:
         print(f"{error}: it is replaced", flush=True)
         return False
     print(f"{target} is there without a record: reading it", flush=True)
@@ -133,7 +133,7 @@ def _adopted(wanted: _Import) -> bool:
 def _make(wanted: _Import, part: Path, run: Run) -> dict[str, Any]:
     """Write the image to the file `part`; return its record.
 
-    Raises `_FailedError` if it cannot be fetched or is incomplete.
+    Raises `_ImportFailedError` if it cannot be fetched or is incomplete.
     """
     target = wanted.target
     began = time.monotonic()
@@ -143,7 +143,7 @@ def _make(wanted: _Import, part: Path, run: Run) -> dict[str, Any]:
     exit_code, output = run(argv)
     if exit_code:
         _raise_known_cause(argv[0], output, target)
-        raise _FailedError(f"{argv[0]} ended with exit code {exit_code}", 1)
+        raise _ImportFailedError(f"{argv[0]} ended with exit code {exit_code}", 1)
     _require_whole(part)
     record = _described(part, wanted, {"tool": tool, "digest": digest})
     record["imported_in_s"] = time.monotonic() - began
@@ -153,7 +153,7 @@ def _make(wanted: _Import, part: Path, run: Run) -> dict[str, Any]:
 
 
 def _require_whole(path: Path) -> None:
-    """Raise `_FailedError` for a file that is empty, or an incomplete squashfs."""
+    """Raise `_ImportFailedError` for a file that is empty, or an incomplete squashfs."""
     size = path.stat().st_size if path.exists() else 0
     whole = size > 0
     if whole and ".sqsh" in path.suffixes:
@@ -162,7 +162,7 @@ def _require_whole(path: Path) -> None:
         magic, used = _SQUASHFS.unpack(head) if len(head) == _SQUASHFS.size else (b"", 0)
         whole = magic == b"hsqs" and 0 < used <= size
     if not whole:
-        raise _FailedError(f"{path} is not a complete image ({size} bytes)", 1)
+        raise _ImportFailedError(f"{path} is not a complete image ({size} bytes)", 1)
 
 
 # --- what makes the file -------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _command(kind: str, source: str, part: Path) -> list[str]:
 
 
 def _tool_version(kind: str) -> str:
-    """Return name and version of the program. Raise `_FailedError` if it is missing."""
+    """Return name and version of the program. Raise `_ImportFailedError` if it is missing."""
     version_command = {
         "enroot": ["enroot", "version"],
         "apptainer": ["apptainer", "version"],
@@ -186,7 +186,7 @@ def _tool_version(kind: str) -> str:
     }[kind]
     program = version_command[0]
     if shutil.which(program) is None:
-        raise _FailedError(
+        raise _ImportFailedError(
             f"{program} is not installed on {platform.node()}: install it there, or set import_in_job: true "
             "if the compute nodes have it, or put the image in its place by hand",
             2,
@@ -221,7 +221,7 @@ def _raise_known_cause(program: str, output: str, target: Path) -> None:
     for sign, why, code in _CAUSES:
         if sign.search(output):
             values = {"program": program, "node": platform.node(), "folder": target.parent}
-            raise _FailedError(why.format(**values), code)
+            raise _ImportFailedError(why.format(**values), code)
 
 
 _CAUSES = (

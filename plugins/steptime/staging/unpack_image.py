@@ -18,7 +18,7 @@ from pathlib import Path
 from steptime.staging.make_once import Run, exit_on_sigterm, make_once
 
 
-class _FailedError(Exception):
+class _UnpackFailedError(Exception):
     """The image cannot be unpacked, with the reason in one sentence."""
 
 
@@ -33,22 +33,22 @@ def main() -> int:
         make_once(folder, "unpacking of", folder.is_dir, partial(_unpack, image, folder))
         for mount_point in mount_points:
             _make_mount_point(folder, mount_point)
-    except (_FailedError, OSError) as error:
+    except (_UnpackFailedError, OSError) as error:
         print(f"failed: {error}", flush=True)
         return 1
     return 0
 
 
 def _unpack(image: Path, folder: Path, part: Path, run: Run) -> None:
-    """Unpack the image into the folder `part`. Raises `_FailedError` with the reason if that fails."""
+    """Unpack the image into the folder `part`. Raises `_UnpackFailedError` with the reason if that fails."""
     print(f"unpacking {image} into {folder}", flush=True)
     exit_code, output = run(["unsquashfs", "-no-progress", "-no-xattrs", "-dest", str(part), str(image)])
     if exit_code:
         if "No space left on device" in output or "Disk quota exceeded" in output:
-            raise _FailedError(
+            raise _UnpackFailedError(
                 f"the disk is full: an unpacked image needs some three times its size in {folder.parent}"
             )
-        raise _FailedError(f"unsquashfs ended with exit code {exit_code}")
+        raise _UnpackFailedError(f"unsquashfs ended with exit code {exit_code}")
 
 
 def _make_mount_point(folder: Path, path: str) -> None:

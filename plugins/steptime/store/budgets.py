@@ -24,7 +24,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.settings import store_url
 from steptime.store.database import database_exists, lock, read_connection, write_transaction
-from steptime.store.run_models import PlannedRun
+from steptime.store.run_models import LedgerPlan
 from steptime.store.schema import jobs
 
 _PLANNED_COUNTS_S = 7 * 86_400
@@ -125,7 +125,7 @@ def budget_balances(
 
 
 def store_plan(
-    owner: Owner, planned: Sequence[PlannedRun], *, now: float | None = None
+    owner: Owner, planned: Sequence[LedgerPlan], *, now: float | None = None
 ) -> list[BudgetBalance]:
     """Store what a DAG run has planned, and reserve its GPU-hours; return the budgets as they stood before.
 

@@ -20,7 +20,7 @@ from steptime.recipes.request import PlanRequest
 from steptime.settings import store_url
 from steptime.store.budgets import Owner, admit
 from steptime.store.database import lock, read_connection, while_unavailable, write_transaction
-from steptime.store.run_models import PlannedRun, Provenance, Submission
+from steptime.store.run_models import LedgerPlan, Provenance, Submission
 from steptime.store.schema import jobs
 
 Done = TypeVar("Done")
@@ -183,14 +183,14 @@ class Ledger:
         """Return all jobs of the DAG run that `key` names, oldest first."""
         return await self._jobs(*_match_dag_run(key))
 
-    async def planned_runs(self, key: TaskKey) -> dict[str, PlannedRun]:
+    async def planned_runs(self, key: TaskKey) -> dict[str, LedgerPlan]:
         """Return what the DAG run that `key` names has planned, by the names of the runs.
 
         A run has the plan that was stored for it last, or else that of its newest job, which replaced it.
         """
         return await self._call(_select_planned, _match_dag_run(key))
 
-    async def planned_run(self, key: TaskKey, name: str) -> PlannedRun:
+    async def planned_run(self, key: TaskKey, name: str) -> LedgerPlan:
         """Return the run of that name that the DAG run of `key` has planned.
 
         Raises SystemFailure if the store has no such plan.
@@ -215,11 +215,11 @@ class Ledger:
         """Return whether a cluster has ever accepted a job."""
         return await self._call(_was_reached, cluster)
 
-    async def note_submitted(self, job: Job) -> None:
+    async def store_submission(self, job: Job) -> None:
         """Record that the cluster has accepted the job."""
         await self._update(job.name, **submission_columns(job))
 
-    async def note_status(self, name: str, status: JobStatus, now: float) -> None:
+    async def store_status(self, name: str, status: JobStatus, now: float) -> None:
         """Record a job's state; `now` (Unix time) is its end time if the cluster does not report one.
 
         A job unknown to its cluster may still be live, so it gets no end time.
@@ -233,7 +233,7 @@ class Ledger:
             ended_at=None if may_live else status.ended_at or now,
         )
 
-    async def note_abandoned(self, name: str, *, abandoned: bool) -> None:
+    async def mark_abandoned(self, name: str, *, abandoned: bool) -> None:
         """Record whether the task that waits for a job gave it up while it may still be live."""
         await self._update(name, abandoned=abandoned)
 
@@ -325,13 +325,13 @@ def _select_jobs(url: str, *where: ColumnElement[bool]) -> list[LedgerJob]:
         return [LedgerJob.model_validate(dict(row)) for row in connection.execute(query).mappings()]
 
 
-def _select_planned(url: str, where: Sequence[ColumnElement[bool]]) -> dict[str, PlannedRun]:
+def _select_planned(url: str, where: Sequence[ColumnElement[bool]]) -> dict[str, LedgerPlan]:
     columns = (jobs.c.cell, jobs.c.run, jobs.c.request, jobs.c.provenance)
     query = select(*columns).where(*where).order_by(jobs.c.attempt == 0, jobs.c.created_at, jobs.c.attempt)
     with read_connection(url) as connection:
         latest = {row.cell: row for row in connection.execute(query)}
     return {
-        name: PlannedRun(
+        name: LedgerPlan(
             run=Run.model_validate(row.run),
             request=PlanRequest.model_validate(row.request),
             options=row.provenance["options"],

@@ -285,7 +285,7 @@ class Verdict(Frozen):
         return " ".join(check.message for check in self.warnings) or None
 
 
-class PlannedRun(Frozen):
+class LedgerPlan(Frozen):
     """A run that a DAG run's first task has planned and checked, for the tasks that stage and submit it."""
 
     run: Run

@@ -17,18 +17,18 @@ from steptime.recipes.planning import CheckpointPair, Plan
 from steptime.recipes.request import parse_request
 from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell
 from steptime.store.ledger import Ledger
-from steptime.store.run_models import PlannedRun
+from steptime.store.run_models import LedgerPlan
 from steptime.store.run_queries import Store
 from steptime.store.run_records import parse_record
 
 
-def runs_to_store(cells: Iterable[Cell]) -> list[PlannedRun]:
+def runs_to_store(cells: Iterable[Cell]) -> list[LedgerPlan]:
     """Return the runs of cells for the job ledger, with the options of their cell's request."""
     planned = []
     for cell in cells:
         options = cell.request.model_dump(mode="json", exclude_none=True)
         planned += [
-            PlannedRun(
+            LedgerPlan(
                 run=run,
                 request=make_request(run, options),
                 options=options,
@@ -63,13 +63,13 @@ def load_cells(task: BaseOperator, context: Context, cells: Sequence[Mapping[str
 
     Raises SystemFailure if the ledger lacks a cell.
     """
-    by_cell: dict[str | None, dict[Mode, PlannedRun]] = defaultdict(dict)
+    by_cell: dict[str | None, dict[Mode, LedgerPlan]] = defaultdict(dict)
     for planned in asyncio.run(Ledger(task.log.warning).planned_runs(task_key(context))).values():
         by_cell[planned.run.cell][planned.run.mode] = planned
     return [_load_cell(cell, by_cell[cell["label"]]) for cell in cells]
 
 
-def _load_cell(cell: Mapping[str, Any], by_mode: Mapping[Mode, PlannedRun]) -> Cell:
+def _load_cell(cell: Mapping[str, Any], by_mode: Mapping[Mode, LedgerPlan]) -> Cell:
     if len(by_mode) != cell["jobs"]:
         raise SystemFailure(
             f"the metrics store does not have the plan of the cell {cell['label']}: was the store replaced? "

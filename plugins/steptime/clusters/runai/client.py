@@ -78,7 +78,7 @@ class Listing(NamedTuple):
     at: float
 
 
-class _Answer(NamedTuple):
+class _Reply(NamedTuple):
     """An answer of Run:ai: its status, its JSON object, and the server's clock (Unix time in seconds)."""
 
     status_code: int
@@ -207,7 +207,7 @@ class RunaiClient:
         accepted: Sequence[int] = (),
         may_be_empty: bool = False,
         **request: Any,
-    ) -> _Answer:
+    ) -> _Reply:
         """Send one request, and retry it after errors. Answers with a status in `accepted` are returned.
 
         A request that certainly had no effect (no connection, 401, 429) is always retried; one that may have
@@ -247,7 +247,7 @@ class RunaiClient:
         accepted: Sequence[int],
         may_be_empty: bool,
         **request: Any,
-    ) -> _Answer:
+    ) -> _Reply:
         what = f"{method} {path}"
         refused_token = ""
         while True:
@@ -273,7 +273,7 @@ class RunaiClient:
                 )
                 raise self._unclear_error(problem, repeatable=repeatable)
             if answer.is_success or answer.status_code in accepted:
-                return _Answer(answer.status_code, content, _server_time(answer))
+                return _Reply(answer.status_code, content, _server_time(answer))
             problem = f"answered {what} with {self._describe_refusal(answer.status_code, content)}"
             if answer.status_code == 429:
                 raise self._retryable_error(problem, _retry_after_s(answer))
@@ -345,7 +345,7 @@ class RunaiClient:
             )
         return UserError(f"Run:ai at {self.base_url} {problem}")
 
-    def _items(self, answer: _Answer, name: str) -> list[dict[str, Any]]:
+    def _items(self, answer: _Reply, name: str) -> list[dict[str, Any]]:
         """Return the list of objects in the field `name` of an answer; [] if the field is missing."""
         items = answer.content.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
