@@ -17,32 +17,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import stored
-
 from figures import Figure, show
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.store.run_queries import Store
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+stored = importlib.import_module("stored")  # not checked by mypy here: the tests' own helpers
+make_result = importlib.import_module("conftest")._result
+
 GOAL_MS, TIMES = 200, 5
 DAY_S = 86_400
 
 
 def fill(store: Store, runs: int) -> None:
     """Publish half a year of runs of 60 series."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    result = importlib.import_module("conftest")._result  # that of the tests
-
     now = time.time()
     for number in range(runs):
         at = now - 180 * DAY_S * (1 - number / runs)
         gpus, size = 2 ** (number % 10), f"size{number % 6}"
         name = f"made-{number:07}"
-        stored.write(
-            store, result(name, size=size, gpus=gpus, submitted_at=at, dag_run_id=f"run{number // 60}")
-        )
+        dag_run = f"run{number // 60}"
+        stored.write(store, make_result(name, size=size, gpus=gpus, submitted_at=at, dag_run_id=dag_run))
 
 
 def queries(store: Store) -> dict[str, Callable[[], Any]]:

@@ -123,8 +123,8 @@ def bare_machine(debian: str, environment: dict[str, str]) -> Iterator[BareMachi
 def succeed_with_packages(machine: BareMachine, command: str) -> str:
     """Run a make target as a plain user, and return what it printed.
 
-    If Debian packages are missing, the user is told the command for root, and nothing else runs; then root calls
-    it. Raises Failed if the target is red for another reason, or still red.
+    If Debian packages are missing, the user is told the command for root, and nothing else runs; then root
+    calls it. Raises Failed if the target is red for another reason, or still red.
     """
     for _ in range(2):  # what a Python without venv needs, and then what the tests use
         code, printed = machine.run(command, USER)
