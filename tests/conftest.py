@@ -212,8 +212,6 @@ def _result(
             "global_batch_size": gbs,
             "seq_length": 128,
             "num_layers": 2,
-            "peak_tflops_per_rank": 0.06,
-            "peak_source": "GEMM fp32 2048×2048×2048, 1 thread, measured at start",
             "versions": {"nemo": "2.7.3", "megatron_core": "0.15.3", "torch": "2.13.0", "python": "3.11.7"},
         },
         resumed={

@@ -11,7 +11,6 @@ from nemo.lightning.pytorch.callbacks.progress_bar import MegatronProgressBar
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import gpu_samples, ranks, records
-from trainer.cpu.peak import measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, check_loss
 from trainer.launch import Launch
@@ -165,11 +164,10 @@ class Records(Callback):
         self.progress = ending.progress
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Print the start record; if the training is on the CPU, measure its peak FLOP rate for the record.
+        """Print the start record.
 
         Raises TrainerError if the loaded checkpoint continues at another step than planned.
         """
-        peak = measure_peak() if self.device == "cpu" else None
         self.progress.node_names = ranks.node_names()
         started = records.started(
             self.run,
@@ -177,7 +175,6 @@ class Records(Callback):
             self.device,
             node_names=self.progress.node_names,
             numa_bound_ranks=ranks.numa_bound(),
-            peak=peak,
             parameters=ranks.count_parameters(pl_module),
             imports_s=self.progress.imports_s,
         )

@@ -3,13 +3,10 @@
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from trainer.spec import Parallelism, PlannedRun
 from trainer.versions import versions
-
-if TYPE_CHECKING:
-    from trainer.cpu.peak import MeasuredPeak
 
 
 def emit(kind: str, fields: dict[str, Any]) -> None:
@@ -24,11 +21,10 @@ def started(
     *,
     node_names: list[str],
     numa_bound_ranks: int,
-    peak: "MeasuredPeak | None" = None,
     parameters: int | None = None,
     imports_s: float | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of the record `steptime.start`: actual parallelism, sizes, peak FLOPS, versions."""
+    """Return the fields of the record `steptime.start`: actual parallelism, sizes, versions."""
     recipe = run.recipe
     return {
         "schema": 1,
@@ -46,8 +42,6 @@ def started(
         "num_parameters": parameters,
         "imports_s": imports_s,
         "device": device,
-        "peak_tflops_per_rank": peak.tflops if peak else None,
-        "peak_source": peak.source if peak else None,
         "versions": versions(),
         "node_names": node_names,
         "launch": {"numa_bound_ranks": numa_bound_ranks, "vboost": "STEPTIME_VBOOST" in os.environ},

@@ -40,8 +40,6 @@ def main() -> int:
                 "num_layers": recipe["model"]["num_layers"],
                 "num_parameters": 1,
                 "device": "cpu",
-                "peak_tflops_per_rank": 1.0,
-                "peak_source": "made up by the tests' stand-in trainer",
                 "versions": {"nemo": "none", "megatron_core": "none", "torch": "none", "python": "3"},
                 "node_names": ["localhost"],
             }

@@ -40,8 +40,8 @@ class Failed(Exception):
 class BareMachine:
     """A running container with a clone of the last commit in the home of `USER` and in that of root."""
 
-    def __init__(self, name: str, environment: dict[str, str]) -> None:
-        self.name, self.environment = name, environment
+    def __init__(self, name: str, environment: dict[str, str], python: Path | None) -> None:
+        self.name, self.environment, self.python = name, environment, python
 
     def run(self, command: str, user: str, *, shown: bool = True) -> tuple[int, str]:
         """Run a shell command in the user's clone; return its exit code and what it printed."""
@@ -49,6 +49,7 @@ class BareMachine:
         folder = f"{home}/steptime"
         site = [f"--env={name}={os.environ[name]}" for name in _SITE if name in os.environ]
         argv = ["docker", "exec", f"--user={user}", f"--workdir={folder}", f"--env=HOME={home}", *site]
+        argv += [f"--env=PYTHON={self.python}"] if self.python else []
         argv += [self.name, "bash", "-c", command]
         _say(f"$ {command}    (as {user})")
         printed = []
@@ -71,9 +72,12 @@ class BareMachine:
 
 
 @contextmanager
-def bare_machine(debian: str, environment: dict[str, str]) -> Iterator[BareMachine]:
+def bare_machine(
+    debian: str, environment: dict[str, str], python: Path | None = None
+) -> Iterator[BareMachine]:
     """Yield a container of that release of Debian; it is removed afterwards.
 
+    The container sees the installation of `python`, a program of this machine, under the same path.
     Raises NoMachineError if debootstrap fails.
     """
 
@@ -97,6 +101,7 @@ def bare_machine(debian: str, environment: dict[str, str]) -> Iterator[BareMachi
         options = [f"--security-opt={part}=unconfined" for part in ("seccomp", "systempaths")]
         mounts = [Path(os.environ.get("PIP_FIND_LINKS", "/nowhere"))]
         mounts += [_CERTIFICATES] if _CERTIFICATES.exists() else []
+        mounts += [python.parents[1]] if python else []
         options += [f"--volume={path}:{path}:ro" for path in mounts if path.exists()]
         docker(
             "run",
@@ -115,7 +120,7 @@ def bare_machine(debian: str, environment: dict[str, str]) -> Iterator[BareMachi
             for home, user in ((f"/home/{USER}", USER), ("/root", "root")):
                 docker("cp", str(clone), f"{name}:{home}/")
                 docker("exec", name, "chown", "-R", f"{user}:", f"{home}/steptime")
-            yield BareMachine(name, environment)
+            yield BareMachine(name, environment, python)
         finally:
             docker("rm", "--force", name)
 
@@ -164,10 +169,16 @@ def main() -> int:
     )
     parser.add_argument("step", choices=_STEPS)
     parser.add_argument("--debian", default="bookworm", help="release of Debian (default: %(default)s)")
+    parser.add_argument(
+        "--python",
+        type=Path,
+        help="a Python 3.11 of this machine that make gets as PYTHON, where uv cannot fetch one from GitHub",
+    )
     asked = parser.parse_args()
+    python = asked.python.resolve() if asked.python else None
     started = time.monotonic()
     try:
-        with engine() as environment, bare_machine(asked.debian, environment) as machine:
+        with engine() as environment, bare_machine(asked.debian, environment, python) as machine:
             _STEPS[asked.step](machine)
     except (NoEngineError, NoMachineError) as reason:
         _say(f"SKIPPED: {reason}")

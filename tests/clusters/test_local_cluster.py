@@ -265,6 +265,16 @@ async def test_the_process_id_of_a_killed_runner_is_not_that_of_the_next_one(
     await bystander.wait()
 
 
+async def test_the_only_python_311_may_be_that_of_steptime(
+    local: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Debian 13 it is the one that uv fetched for steptime's environment, which no PATH has."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    name = Path(sys.executable).name
+    done = await local.run([name, "-c", "print('works')"], timeout_s=60)
+    assert (done.exit_code, done.stdout) == (0, "works\n")
+
+
 @pytest.mark.parametrize("turns", [1, 2, 3])
 async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
     local: LocalCluster, turns: int

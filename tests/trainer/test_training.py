@@ -102,7 +102,6 @@ def test_records_say_what_ran(one_rank: Trained) -> None:
     # Embedding, output 4096·256 each; per layer attention 3·256², SwiGLU 3·256·768, two norms; a last norm.
     assert started["num_parameters"] == 2 * 4096 * 256 + 2 * (3 * 256**2 + 3 * 256 * 768 + 2 * 256) + 256
     assert {name: started["versions"][name] for name in TRIED} == TRIED
-    assert "measured at start" in started["peak_source"]
     assert len(started["node_names"]) == 1
     assert started["imports_s"] > 0
     assert started["launch"] == {"numa_bound_ranks": 0, "vboost": False}
@@ -111,14 +110,6 @@ def test_records_say_what_ran(one_rank: Trained) -> None:
         float(one_rank.step_lines[-1]["max_memory_allocated"]), rel=0.2
     )
     assert ended["training_s"] >= sum(step["step_time_s"] for step in one_rank.history)
-
-
-def test_training_reaches_a_plausible_share_of_the_measured_peak(one_rank: Trained) -> None:
-    """It is about a third on an idle machine. The bounds allow for busy cores, but not for a wrong unit."""
-    flops_per_step = 6 * 2_622_720 * GBS * 128  # 6 × parameters in products × tokens
-    fastest = min(step["step_time_s"] for step in one_rank.history)
-    peak = one_rank.record("start")["peak_tflops_per_rank"]
-    assert 0.01 < flops_per_step / fastest / 1e12 / peak < 20
 
 
 def test_a_profile_has_the_planned_steps_of_the_planned_ranks(train: Train, tmp_path: Path) -> None:

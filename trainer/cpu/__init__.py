@@ -1,1 +1,1 @@
-"""Training on the CPU: a stand-in for CUDA, layers without GPU kernels, initial weights, measured peak."""
+"""Training on the CPU: a stand-in for CUDA, layers without GPU kernels and initial weights."""

@@ -18,7 +18,7 @@ from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.staging.stage import stage
+from steptime.staging.stage import python_version, stage
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -55,6 +55,8 @@ def demo(
     """
     planned = plan(REQUEST)
     of = len(planned.all_runs)
+    # Before Airflow starts, which takes long enough to miss the message.
+    asyncio.run(_require_python(planned.runs[0]))
     staged = _begin_to_stage(planned.runs[0])
     up(port=port)
     check(planned)
@@ -67,6 +69,7 @@ def demo(
         dag_run = trigger(client, planned)
         address = f"{client.run_address(dag_run.dag_id, dag_run.dag_run_id)}/plugin/{RUN_ROUTE}"
         rows, ended_well = wait_for_results(client, dag_run, of=of, wide=wide)
+    typer.echo("A tiny model on a CPU shows how steptime works; its numbers vary and say nothing about GPUs.")
     valid = sum(row["state"] == "valid" for row in rows)
     mark = "✓" if ended_well and valid == of else "✗"
     typer.echo(f"{mark} {valid} of {of} valid in {time.monotonic() - started:.0f} s · {address}")
@@ -89,6 +92,13 @@ def _begin_to_stage(run: Run) -> Future[StagedFiles]:
 
     threading.Thread(target=work, daemon=True).start()
     return staged
+
+
+async def _require_python(run: Run) -> None:
+    """Raise UserError if the cluster has no Python that the trainer's packages are locked for."""
+    config = load_cluster(run.cluster)
+    async with open_cluster(config) as cluster:
+        await python_version(cluster, config)
 
 
 async def _stage(run: Run) -> StagedFiles:

@@ -133,7 +133,7 @@ class TrainingLog(Frozen):
     node_check: dict[str, Any] | None = None
     """The `steptime.node_check` record: what the nodes reported before the training, and their rates."""
     started: dict[str, Any] | None = None
-    """The trainer's `steptime.start` record: actual parallelism, versions, measured peak."""
+    """The trainer's `steptime.start` record: actual parallelism, versions."""
     resumed: dict[str, Any] | None = None
     """The trainer's `steptime.resumed` record: the loaded checkpoint, its step and consumed samples."""
     rank_times: dict[str, Any] | None = None

@@ -54,7 +54,7 @@ COLUMNS = (
     ),
     *_result_columns("days_per_1t_tokens", "mfu_percent", "flops_formula"),
     *_result_columns("model_tflops_per_gpu", "peak_tflops_per_gpu"),
-    Column("peak_source", "text", "The document of the peak, or what measured it."),
+    Column("peak_source", "text", "The document of the peak."),
     *_result_columns(
         "tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib", "bus_bandwidth_gb_s"
     ),

@@ -82,7 +82,7 @@ def throughput(
 ) -> Measurement:
     """Return the throughput and MFU of a recipe at a given step time, and the published step time.
 
-    The MFU is None if the model's flops are unknown, or if the peak must be measured in a run. Raises
+    The MFU is None if the model's flops are unknown, or if no document states the peak (CPU). Raises
     UserError for a step time that is not positive and finite, or from which no rate can be computed.
 
     Args:
@@ -133,18 +133,12 @@ def throughput(
 def measure(run: Run, log: TrainingLog) -> Measurement:
     """Measure a run over its window: throughput and MFU by the mean of the step times logged in it.
 
-    For CPU runs the peak is the one that the trainer measured at the start. An incomplete window is measured
-    over the steps it has; `measure.quality` decides whether the run is valid. Only performance runs without
-    tuning get a published step time. Raises UserError naming the steps if the log has none of the window, or
-    if a step time is not positive and finite.
+    An incomplete window is measured over the steps it has; `measure.quality` decides whether the run is
+    valid. Only performance runs without tuning get a published step time. Raises UserError naming the steps
+    if the log has none of the window, or if a step time is not positive and finite.
     """
     times = measure_window(log, run.window)
-    rates = throughput(
-        run.recipe,
-        times.step_time_mean_s,
-        peak=_peak_of_run(run.recipe, log),
-        logged_tflops=times.tflops_per_gpu_logged,
-    )
+    rates = throughput(run.recipe, times.step_time_mean_s, logged_tflops=times.tflops_per_gpu_logged)
     if run.tuning or run.mode is not Mode.PERFORMANCE:  # the document has no such run
         rates = rates.model_copy(update={"published_step_time_s": None, "step_time_over_published": None})
     steady = steady_numbers(log, run.window)
@@ -324,21 +318,9 @@ def _peak(recipe: Recipe, *, as_published: bool) -> Peak:
 
 
 def peak_source(row: Mapping[str, Any]) -> str | None:
-    """Return the source of the peak behind a run's MFU; None if config/gpus.yaml now has another peak."""
+    """Return the source of the peak behind a run's MFU; None without one, or if gpus.yaml has another now."""
     try:
         peak = peak_tflops(row["gpu_type"], row["dtype"])
     except UserError:
         return None
-    return peak.source if peak.tflops == row["peak_tflops_per_gpu"] else None
-
-
-def _peak_of_run(recipe: Recipe, log: TrainingLog) -> Peak:
-    """Return the peak FLOP rate for the MFU: the data sheet's, or else what the trainer measured at start.
-
-    Its `tflops` is None if there is neither.
-    """
-    peak, started = peak_tflops(recipe.gpu_type, recipe.dtype), log.started or {}
-    measured = started.get("peak_tflops_per_rank")
-    if peak.tflops is None and measured is not None:
-        return Peak(tflops=float(measured), source=str(started.get("peak_source", peak.source)))
-    return peak
+    return peak.source if peak.tflops is not None and peak.tflops == row["peak_tflops_per_gpu"] else None

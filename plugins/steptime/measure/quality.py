@@ -255,10 +255,7 @@ def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
     mfu_percent = None if finished.measurement is None else finished.measurement.mfu_percent
     if mfu_percent is None:
         return
-    found = (
-        f"it is {mfu_percent:.1f} %: the peak is too low (on the CPU it is measured at the start, perhaps "
-        "beside other work), or the log's step time leaves out a part of the step"
-    )
+    found = f"it is {mfu_percent:.1f} %: the peak is too low, or the logged step time leaves out a part of it"
     yield make_check(
         "mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning"
     )

@@ -20,14 +20,16 @@ def choose_columns(
     """Return the columns to show for these rows of the store, and a title with what the rows share.
 
     A column declared as `shared` moves to the title if it has the same value in all rows; columns without
-    any value are left out. `of` names other columns to choose from; `full_names` shows the job's name in
-    place of the run's label.
+    any value are left out, and the MFU's formula if no row has an MFU. `of` names other columns to choose
+    from; `full_names` shows the job's name in place of the run's label.
     """
     other_name = "label" if full_names else "job_name"
     columns, title = [], []
     for column in of:
         values = {row[column.name] for row in rows if not _empty(row[column.name])}
         if column.priority is None or column.name == other_name or not values:
+            continue
+        if column.name == "flops_formula" and all(_empty(row["mfu_percent"]) for row in rows):
             continue
         if column.shared and len(values) == 1 and not any(row[column.name] is False for row in rows):
             (value,) = format_column(column, [{column.name: value} for value in values])

@@ -4,7 +4,6 @@ A broken entry does not affect the others: it is refused when it is used.
 """
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -18,7 +17,7 @@ class Peak(Frozen):
     """A GPU's peak FLOP rate: the denominator of the model FLOPs utilization (MFU)."""
 
     tflops: float | None
-    """Dense TFLOPS of one GPU (one process for `cpu`); None if the run itself measures it."""
+    """Dense TFLOPS of one GPU (one process for `cpu`); None if no document states it."""
     source: str
 
 
@@ -31,15 +30,19 @@ class GpuType(Frozen):
     """A word in the GPU's name in nvidia-smi; None if there is no GPU."""
     nvlink_domain_gpus: PositiveInt | None = None
     """Number of GPUs that NVLink connects across nodes; None if it ends at the node."""
-    peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
+    peak_tflops: dict[str, PositiveFloat | None]
+    """Dense peak in TFLOPS by dtype; None if no document states it, so that runs have no MFU."""
 
-    def find_peak(self, dtype: str) -> float | Literal["measured"] | None:
-        """Return the dense peak in TFLOPS for a dtype; None if unknown, `measured` if each run measures it.
+    def find_peak(self, dtype: str) -> Peak | None:
+        """Return the peak for a dtype; None if this GPU type does not list the dtype.
 
         A variant of FP8 without a peak of its own has that of `fp8`.
         """
-        of_format = self.peak_tflops.get("fp8") if dtype.startswith("fp8_") else None
-        return self.peak_tflops.get(dtype, of_format)
+        if dtype.startswith("fp8_") and dtype not in self.peak_tflops:
+            dtype = "fp8"
+        if dtype not in self.peak_tflops:
+            return None
+        return Peak(tflops=self.peak_tflops[dtype], source=self.source)
 
 
 def gpus_file() -> Path:
@@ -78,7 +81,7 @@ def peak_tflops(gpu_type: str, dtype: str) -> Peak:
     peak = gpu.find_peak(dtype)
     if peak is None:
         raise unknown_value("dtype", dtype, gpu.peak_tflops, of=gpu_type)
-    return Peak(tflops=None if peak == "measured" else peak, source=gpu.source)
+    return peak
 
 
 def _document() -> Document:

@@ -184,7 +184,7 @@ class Measurement(Frozen):
     peak_tflops_per_gpu: Annotated[
         float | None,
         _column(
-            "Peak that the MFU is relative to; on CPUs measured in the run.",
+            "Peak that the MFU is relative to; empty on CPUs, which have no MFU.",
             heading="peak per GPU",
             unit="TFLOPS",
         ),

@@ -279,6 +279,17 @@ def _last_words(job: JobFolder) -> str:
     return lines[-1] if lines else "its log is empty"
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment of a command: this process's, with this Python's programs first in the PATH.
+
+    Else the Python 3.11 of steptime's own environment, which may be the only one here, would be found by the
+    tasks in Airflow, whose PATH begins with it, but not from a terminal.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
+    programs = str(Path(sys.executable).parent)
+    return kept | {"PATH": os.pathsep.join((programs, kept.get("PATH", os.defpath)))}
+
+
 async def run_command(
     argv: Sequence[str], *, timeout_s: float, on_output: Callable[[str], None] | None
 ) -> CommandResult:
@@ -293,7 +304,7 @@ async def run_command(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON},
+            env=_environment(),
             process_group=0,  # killed as a group, yet in the caller's session: it ends with `steptime down`
         )
     )
