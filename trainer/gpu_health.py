@@ -59,7 +59,10 @@ class NodeFault(Exception):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU in nvidia-smi's table; what it or its driver does not report is None (False for a slowdown)."""
+    """One GPU in nvidia-smi's table.
+
+    A number that the GPU or its driver does not report is None, a slowdown that is not reported is False.
+    """
 
     index: str
     name: str

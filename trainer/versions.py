@@ -35,7 +35,9 @@ def versions() -> dict[str, str | None]:
 
 
 def check_versions() -> str | None:
-    """Refuse NeMo releases that the trainer does not support; return a remark if the release is untested.
+    """Refuse NeMo releases that the trainer does not support.
+
+    Return a remark if steptime has not trained with the installed versions, else None.
 
     Raises:
         TrainerError: NeMo is not installed, or its release is not supported.

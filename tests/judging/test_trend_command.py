@@ -148,7 +148,7 @@ def test_an_accepted_level_and_a_drift_are_told(
         (["smal-4-27"], "there is no run 'smal-4-27' in the metrics store: did you mean 'small-4-27'?"),
         (["profile-01"], "runs in mode profile are not judged, so there is no trend to show."),
         ([SLOWER, "--gpus", "2"], "--gpus and a run exclude each other: name one of them."),
-        (["--mode", "profile"], "no valid run that is judged fits these filters"),
+        (["--mode", "profile"], "no valid run in a judged mode fits these filters"),
     ],
 )
 def test_what_has_no_trend_is_one_sentence(

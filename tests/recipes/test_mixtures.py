@@ -90,8 +90,9 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         require_trainable([run])
     assert str(refused.value) == (
-        "grok1-25.08 314b can be planned and measured, but not trained yet: its model does not name the "
-        "NeMo config class to build it from: set nemo for this model (docs/reference/workloads.md)."
+        "steptime can plan grok1-25.08 314b and measure logs of it, but its trainer cannot train it yet: "
+        "its model does not name the NeMo config class to build it from: "
+        "set nemo for this model (docs/reference/workloads.md)."
     )
     path = tmp_path / "run.json"
     path.write_text(run.model_dump_json())

@@ -72,7 +72,8 @@ def test_what_the_trainer_does_not_do_is_refused_in_one_sentence(kind: str) -> N
     with pytest.raises(UserError) as refused:
         require_trainable([run.model_copy(update=changes(run))])
     assert str(refused.value) == (
-        f"nemotron4-25.04 340b can be planned and measured, but not trained yet: {said}"
+        "steptime can plan nemotron4-25.04 340b and measure logs of it, but its trainer cannot train it yet: "
+        f"{said}"
     )
 
 

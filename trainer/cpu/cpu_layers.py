@@ -75,7 +75,12 @@ class LatentDotProductAttention(DotProductAttention):
 
 
 def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Return Megatron's layer specs without Transformer Engine for this stage, dense or with experts."""
+    """Return Megatron's specs of this pipeline stage's layers, in versions that need no Transformer Engine.
+
+    Args:
+        config: Megatron's configuration of the model, which says which layers have experts.
+        vp_stage: index of the virtual pipeline stage; None without virtual pipeline.
+    """
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
     )

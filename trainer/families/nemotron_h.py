@@ -14,7 +14,10 @@ EXPANSION = 2
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> MambaModel:
-    """Return NeMo's hybrid model in the planned shape; its weights are not allocated yet."""
+    """Return NeMo's hybrid model in the planned shape; its weights are not allocated yet.
+
+    Raises ValueError if the shape has no `hybrid`.
+    """
     hybrid = shape.hybrid
     if hybrid is None:  # read_run refuses such a plan
         raise ValueError("the planned hybrid model has no sizes of its Mamba layers")

@@ -28,7 +28,7 @@ class CheckClusterOperator(RefusingOperator):
     ui_color: str = "#eef3e2"
 
     def execute(self, context: Context) -> None:
-        """Run the checks, and log a line for each."""
+        """Run the checks, and log a line for each; fails if a check fails."""
         params: dict[str, Any] = {**context["params"]}
         with self.refusals(context):
             config = load_cluster(params["cluster"])

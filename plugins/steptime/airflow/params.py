@@ -148,7 +148,10 @@ class _Hints:
         return [] if declaration(option_fields()[name]).needs else self.examples(name, field)
 
     def description(self, name: str, field: Mapping[str, Any], *, lists_choices: bool) -> str:
-        """Return the text below a field of the form."""
+        """Return the text below a field of the form.
+
+        If the form `lists_choices` of the field, its default and its examples are left out.
+        """
         sentences = [str(field["description"])]
         if name == "gpus":
             sentences.append(f"GPU counts are: {_scales(self._workload)}.")

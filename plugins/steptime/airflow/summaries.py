@@ -17,7 +17,10 @@ _RUNS_NAMED = 4
 
 
 def summarize_log(run: Run, log: TrainingLog, measurement: Measurement | None) -> str:
-    """Sum up a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
+    """Sum up a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, 20 steps in its log`.
+
+    `measurement` is None if nothing could be measured.
+    """
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
         return f"{run.label}: nothing can be measured, {steps}"

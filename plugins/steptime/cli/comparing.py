@@ -249,7 +249,7 @@ def _series(store: Store, run: str | None, selection: RunFilters) -> Series:
             newest.setdefault(series, row["job_name"])
     if not newest:
         fits = "fits these filters" if selection.flags else "is in the metrics store"
-        raise UserError(f"no valid run that is judged {fits}: 'steptime results --all' lists all runs.")
+        raise UserError(f"no valid run in a judged mode {fits}: 'steptime results --all' lists all runs.")
     if len(newest) > 1 and selection.flags:
         for series, job_name in newest.items():
             typer.echo(f"{job_name}  {series.full_name}", err=True)

@@ -43,7 +43,10 @@ DAG_PATIENCE_S = 30.0
 
 
 class RunLine(Frozen):
-    """The state of a planned run (the tasks with one index of a mapped group), or of an unmapped task."""
+    """The state of a planned run, or of a task that is not mapped.
+
+    The tasks of a planned run are those with one index of a mapped task group.
+    """
 
     label: str
     state: str

@@ -140,7 +140,10 @@ def show_table(
     title: str | None = None,
     wide: bool = False,
 ) -> None:
-    """Print these columns as a table; drop the least important ones if the terminal is too narrow."""
+    """Print these columns as a table.
+
+    If the terminal is too narrow, the least important columns are left out, unless the table may be `wide`.
+    """
     shown_ones = [
         _Shown(
             column.title,

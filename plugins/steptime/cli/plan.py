@@ -71,6 +71,8 @@ def show_plan(
 ) -> None:
     """Print the runs of a plan, their job scripts if given, and what they cost at most in GPU-hours.
 
+    With `wide`, the table keeps all its columns if the terminal is too narrow.
+
     Raises UserError before printing if the cluster does not permit the plan, and after printing if it could
     not be started or a budget is too small. A plan for GPUs that the cluster does not have is only printed.
     """

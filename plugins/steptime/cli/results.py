@@ -138,7 +138,11 @@ def results(
 def show_results(
     rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
-    """Print runs of the metrics store, and below a table the notes on them."""
+    """Print runs of the metrics store, and below a table the notes on them.
+
+    A table has job names in place of labels with `full_names`, and all its columns in a narrow terminal if it
+    may be `wide`.
+    """
     if output_format is not Format.TABLE:
         show_columns(rows, (*COLUMNS, *RUN_VERDICT_COLUMNS), output_format, called="results")
     elif rows:

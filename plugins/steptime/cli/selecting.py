@@ -65,7 +65,8 @@ class RunFilters:
     ) -> list[dict[str, Any]]:
         """Return the selected runs, in the order in which tables list them.
 
-        Raises UserError for a value that no stored run has, and lists the stored values.
+        Rejected runs are left out unless `include_rejected` or the filters select them; `limit` keeps the
+        newest runs. Raises UserError for a value that no stored run has, and lists the stored values.
         """
         limit = None if limit is None else min(limit, sys.maxsize)
         return store.results(**self._filters(store, include_rejected), limit=limit, in_reading_order=True)

@@ -29,7 +29,10 @@ _SIGNAL_HINTS = {"Killed": "Killed (SIGKILL, most often for lack of memory)"}
 
 
 class Cause(Frozen):
-    """A known cause of failure: words that occur in its log lines, and patterns that those lines match."""
+    """A known cause of failure.
+
+    A log line is a sign of it if it has one of `words` and matches one of `forms`.
+    """
 
     kind: str
     weight: str = "happened"

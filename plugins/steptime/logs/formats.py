@@ -168,9 +168,9 @@ class LogFormat:
 
 
 class StepsRepeated(NamedTuple):
-    """Lines of other ranks that follow the line of a step and differ from it in digits alone.
+    """Lines in which other ranks print a step once more: they differ from its first line in digits alone.
 
-    They are compared as bytes and not parsed: of a step that several ranks print, the first line counts.
+    They are compared as bytes and not parsed, because only the first line of a step counts.
     """
 
     printed: "StepPrinted"
@@ -216,7 +216,10 @@ def whole(text: bytes | None) -> int | None:
 
 
 def milliseconds(text: bytes | None) -> float | None:
-    """Convert milliseconds to seconds in exactly the printed digits: 20289.1 ms are 20.2891 s."""
+    """Convert milliseconds to seconds in exactly the printed digits: 20289.1 ms are 20.2891 s.
+
+    None if the text does not begin with a number.
+    """
     try:
         return None if text is None else float(text.strip() + b"e-3")
     except ValueError:
@@ -225,7 +228,7 @@ def milliseconds(text: bytes | None) -> float | None:
 
 
 def grouped(text: bytes | None) -> float | None:
-    """Parse a number with optional thousands separators: `7,282` is 7282."""
+    """Parse a number with optional thousands separators: `7,282` is 7282; None if there is no number."""
     return None if text is None else real(text.replace(b",", b""))
 
 
@@ -260,7 +263,10 @@ def plain(line: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def label_of_prefix(prefix: bytes) -> bytes | None:
-    """Return the label of a writer from the text before its step, which is the same in many lines."""
+    """Return what `writer_label` does, for the text of a line before its step.
+
+    The result is cached: many lines begin with the same text.
+    """
     return writer_label(prefix)
 
 

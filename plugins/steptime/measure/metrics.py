@@ -179,7 +179,7 @@ def steady_steps(step_times: Mapping[int, float], window: Window) -> dict[int, f
 
 
 def measure_window(log: TrainingLog, window: Window) -> Measurement:
-    """Measure a log without a plan over `window`.
+    """Measure over `window` a log whose plan is unknown.
 
     Token rates and energy are known only if the trainer recorded the batch size and the sequence length.
 

@@ -194,7 +194,10 @@ class PerformanceRules(Frozen):
 
 
 def apply_rules(dtype: str, rules: Iterable[Rule]) -> Performance:
-    """Return the settings of these rules, the later over the earlier; `dtype` gives a default fp8_recipe."""
+    """Return the settings of these rules: if two set the same, the later one counts.
+
+    Without a rule for it, `fp8_recipe` is the one that `dtype` implies, if any.
+    """
     performance = Performance(trainer=TrainerSettings(fp8_recipe=FP8_RECIPES.get(dtype)))
     for rule in rules:
         performance = rule.apply_to(performance)

@@ -49,7 +49,7 @@ class PerformanceRow(Frozen):
 
 
 class Decimals(Frozen):
-    """The number of decimals that a publication prints; tokens per second never have any."""
+    """With how many decimals a publication prints each number; tokens per second have none."""
 
     tflops_per_gpu: NonNegativeInt = 2
     mfu_percent: NonNegativeInt = 2

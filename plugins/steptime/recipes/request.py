@@ -280,7 +280,10 @@ def _option_type(name: str) -> TypeAdapter[Any]:
 
 
 def parse_value(name: str, value: Any, *, strict: bool = False) -> Any:
-    """Convert a value to its option's type. Raises pydantic's ValidationError."""
+    """Convert a value to its option's type, as pydantic does; if `strict`, it must have that type.
+
+    Raises pydantic's ValidationError.
+    """
     return _option_type(name).validate_python(value, strict=strict)
 
 

@@ -151,7 +151,10 @@ async def add_job(cluster: Cluster, config: ClusterConfig, job: LedgerJob, ledge
 
 
 def may_resubmit(job: LedgerJob, status: JobStatus, config: ClusterConfig) -> bool:
-    """Return whether to resubmit: the cluster caused the failure, and its file allows more resubmissions."""
+    """Return whether to submit the run of a failed job again.
+
+    True if the cluster caused the failure, and the cluster's file allows more resubmissions of one run.
+    """
     is_fault = status.state is JobState.FAILED and status.cluster_fault
     return is_fault and job.resubmission < config.resubmissions
 

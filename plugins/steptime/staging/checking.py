@@ -40,7 +40,8 @@ def require_trainable(runs: Iterable[Run]) -> None:
             )
         if (problem := _untrainable(run)) is not None:
             raise UserError(
-                f"{recipe.workload} {recipe.size} can be planned and measured, but not trained yet: {problem}"
+                f"steptime can plan {recipe.workload} {recipe.size} and measure logs of it, but its trainer "
+                f"cannot train it yet: {problem}"
             )
         if not recipe.has_nemo_1:
             continue

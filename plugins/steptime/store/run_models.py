@@ -249,7 +249,10 @@ class Check(Frozen):
 
 
 def make_check(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
-    """Make a check whose message says what holds, or what was expected and what was found instead."""
+    """Make a check whose message says what holds if it `passed`, else what was expected and `found` instead.
+
+    `holds` is a clause without its full stop: `the window has 10 steps`.
+    """
     sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
     return Check(name=name, passed=passed, message=sentence, severity=severity)
 

@@ -119,7 +119,7 @@ class Store:
         search: str | None = None,
         **equal: str | int | bool | None,
     ) -> int:
-        """Count the runs that `results` would return without a limit."""
+        """Count the runs that `results` would return for these arguments."""
         query = self._selected(select(func.count()).select_from(runs), include_rejected, since, search, equal)
         with read_connection(self.url) as connection:
             return connection.scalar(query) or 0

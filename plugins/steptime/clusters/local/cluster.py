@@ -94,7 +94,10 @@ class LocalCluster:
         return [job for job in jobs if job is not None]
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of many jobs; a job whose runner was killed is ended and UNKNOWN."""
+        """Return the states of many jobs.
+
+        If a job's runner was killed, what is left of the job is ended, and its state is UNKNOWN.
+        """
         return await asyncio.to_thread(self._poll, names)
 
     async def cancel(self, name: str) -> None:
@@ -295,8 +298,8 @@ async def run_command(
 ) -> CommandResult:
     """Run `argv` to its end; see `Cluster.run`.
 
-    A command that does not exist ends with exit code 127, as over ssh. One that takes longer than `timeout_s`
-    (SystemFailure), or whose caller is cancelled, is killed with its process group.
+    A command that does not exist ends with exit code 127, as over ssh. A command is killed with its process
+    group if it takes longer than `timeout_s`, which raises SystemFailure, or if the caller is cancelled.
     """
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(

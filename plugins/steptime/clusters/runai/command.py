@@ -55,7 +55,10 @@ async def run_as_workload(
     timeout_s: float,
     on_output: Callable[[str], None] | None,
 ) -> CommandResult:
-    """Run `argv` to its end (see `Cluster.run`), and delete its workload in any case."""
+    """Run `argv` in a workload to its end, and delete the workload in any case; see `Cluster.run`.
+
+    Raises SystemFailure after `timeout_s`, or if the files of the command cannot be written.
+    """
     name = f"command-{uuid.uuid4().hex}"
     volume = config.volume
     notes = JobNotes(volume, config.state, name)

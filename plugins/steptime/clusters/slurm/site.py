@@ -69,7 +69,7 @@ class Site(ClusterConfig):
 
     @property
     def default_account(self) -> str | None:
-        """The default account: `--account` in `extra_options`, else the field `account`."""
+        """The default account: `--account` in `extra_options`, else the field `account` or None."""
         return self._extra("account") or self.account
 
     @property

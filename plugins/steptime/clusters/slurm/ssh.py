@@ -108,7 +108,10 @@ class LoginNode:
         timeout_s: float,
         on_output: Callable[[str], None] | None = None,
     ) -> CommandResult:
-        """Run a command; see `Cluster.run`. After a signal the exit code is 128 + its number."""
+        """Run a command; see `Cluster.run`. After a signal the exit code is 128 + its number.
+
+        Raises UserError if an argument has a NUL character.
+        """
         if any("\0" in argument for argument in argv):
             raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
         limit = str(math.ceil(timeout_s) + _AFTER_CONNECTION_LOSS_S)
@@ -219,7 +222,10 @@ class LoginNode:
         return await self._with_files(f"{path} could not be read", read)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file atomically (temporary name, fsync, rename), creating its folder."""
+        """Write a file atomically (temporary name, fsync, rename), creating its folder.
+
+        Raises SystemFailure if it cannot be written.
+        """
         folder, name = posixpath.split(path)
 
         async def write(files: asyncssh.SFTPClient) -> None:
@@ -243,7 +249,10 @@ class LoginNode:
         await self._with_files(f"{path} could not be written", write)
 
     async def make_folder(self, path: str) -> None:
-        """Create a folder and its parents; no error if it exists."""
+        """Create a folder and its parents; no error if it exists.
+
+        Raises SystemFailure if it cannot be created.
+        """
         await self._with_files(
             f"the folder {path} could not be made", lambda files: files.makedirs(path, exist_ok=True)
         )

@@ -32,7 +32,7 @@ def make_stand_ins() -> None:
 
 
 def start(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the launch script of a row.
+    """Run the launch script that a row of ROWS.json describes.
 
     Return the command that it would start last: its working `folder`, its `arguments` with the program, and
     its `environment`; and the variables that the script was `given`. If the script fails or starts nothing,
