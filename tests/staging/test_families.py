@@ -116,6 +116,7 @@ def test_sizes_that_the_trainer_refuses_are_refused_before_anything_is_staged() 
     run = planned("nvcr.io/nvidia/nemo:25.02.01")[0]
     model = run.recipe.model.model_copy(update={"vocab_size": 256_001})
     with pytest.raises(
-        UserError, match=r"340b can be .*: vocab_size 256001 cannot be divided by \w+ parallel 8"
+        UserError,
+        match=r"plan nemotron4-25.04 340b .*: vocab_size 256001 cannot be divided by \w+ parallel 8",
     ):
         require_trainable([run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": model})})])

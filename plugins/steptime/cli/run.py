@@ -93,9 +93,10 @@ def wait_for_results(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Follow a DAG run, then print its results, and the reason if it failed.
 
-    `of` is the number of planned runs. A `wide` table keeps all columns in a narrow terminal. Returns the
-    results, and whether the DAG run succeeded with all results valid. Raises SystemFailure on Ctrl-C; the runs
-    continue.
+    `of` is the number of planned runs. A `wide` table keeps all columns in a narrow terminal.
+
+    Returns the results, and whether the DAG run succeeded with all results valid. Raises SystemFailure on
+    Ctrl-C; the runs continue.
     """
     try:
         ended = follow(client, dag_run, of=of)
