@@ -1,8 +1,40 @@
-"""Write files atomically: programs that read a file meanwhile never see a half-written one."""
+"""Read files that people or jobs wrote, within bounds, and write files atomically."""
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, also through symbolic links.
+
+    Raises OSError, whose `strerror` is "not a regular file" for a FIFO, socket or device: reading one of
+    these may wait or yield data for ever.
+    """
+    # Without O_NONBLOCK, opening a FIFO waits for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_limited(path: Path, *, at_most: int = 16 << 20) -> bytes:
+    """Return the content of a regular file.
+
+    Raises OSError as `open_regular` does, and for a file of more than `at_most` bytes.
+    """
+    with open_regular(path) as file:
+        data = file.read(at_most + 1) if os.fstat(file.fileno()).st_size <= at_most else None
+    if data is None or len(data) > at_most:
+        raise OSError(errno.EFBIG, f"larger than {at_most >> 20} MiB", str(path))
+    return data
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:

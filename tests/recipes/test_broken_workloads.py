@@ -186,8 +186,7 @@ MISTAKES = {
     "a batch without end": (
         BATCH + "{per_gpu: 2}",
         BATCH + "{per_gpu: .inf}",
-        f"line 37, {FIRST}.global_batch_size.weak: inf per GPU on 16 GPUs gives a global batch size "
-        "of inf, which has to be a whole number above 0: correct per_gpu.",
+        f"line 37, {FIRST}.global_batch_size.weak.per_gpu: has to be a finite number, not .inf; and",
     ),
     "a placeholder with a format": (
         '"pretrain_{size}_{gpus}"',
@@ -203,7 +202,8 @@ MISTAKES = {
     "a time that YAML reads as a number": (
         '{weak: "00:30:00"}',
         "{weak: 1:00:00}",
-        "line 8, steps.time_limit.weak: has to be text, not 3600 (put it in quotes).",
+        "line 8, steps.time_limit.weak: 1:00:00 is a number in base 60 to YAML: write a decimal number, "
+        "or put it in quotes.",
     ),
     "a placeholder that there is not": (
         "pretrain_{size}",

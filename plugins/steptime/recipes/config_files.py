@@ -3,6 +3,7 @@
 import difflib
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from steptime.errors import BrokenFiles, UserError
+from steptime.files import read_limited
 from steptime.refusals import describe_validation_error
 
 NAMED, DESCRIBED, COLLECTIVE = "(named)", "(described)", "(collective)"
@@ -22,6 +24,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 # The parser in C reads a file some ten times faster; PyYAML built without libyaml has only the other.
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 @dataclass(frozen=True)
@@ -150,18 +155,22 @@ class Document:
         self._root = root
         self._read: dict[tuple[type[BaseModel], Location], Any] = {}
         self.problems = tuple(problems)
-        """Mistakes that do not depend on a model: duplicate keys."""
+        """Mistakes that do not depend on a model: duplicate keys, and numbers that YAML misreads."""
 
     def fit(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
         """Validate the value at a location, or the whole file; return it as `model`, and all mistakes in it.
 
         The model is None if the value does not fit. Types are not coerced. The mistakes include keys that
-        occur twice anywhere in the file.
+        occur twice anywhere in the file, and numbers that YAML misreads.
         """
         if (model, location) not in self._read:  # each run reads the entries of its GPU type and formula
             self._read[model, location] = self._fit(model, location)
         fitting, mistakes = self._read[model, location]
-        return fitting, [*self.problems, *mistakes]
+        misread = {problem.location for problem in self.problems if problem.line is None}
+        return fitting, [
+            *self.problems,
+            *(mistake for mistake in mistakes if mistake.location not in misread),
+        ]
 
     def _fit(self, model: type[_Model], location: Location) -> tuple[_Model | None, list[Mistake]]:
         try:
@@ -283,7 +292,7 @@ def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _
 def read_document(path: Path) -> Document:
     """Read the YAML file `path`. Raises UserError if it cannot be read, is empty or is not valid YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_limited(path).decode()
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except OSError as error:
@@ -295,7 +304,7 @@ def read_document(path: Path) -> Document:
         root = loader.get_single_node()
         if root is None:
             raise UserError(f"{path}: is empty.")
-        repeated = list(_repeated_keys(root))  # before merge keys (`<<`) bring in what is given otherwise
+        problems = list(_misread_values(root))  # before merge keys (`<<`) bring in what is given otherwise
         content = json.loads(json.dumps(loader.construct_document(root), default=str))
     except yaml.YAMLError as error:
         raise UserError(_syntax_error(path, error)) from None
@@ -305,11 +314,15 @@ def read_document(path: Path) -> Document:
         raise UserError(
             f"{path}: a value cannot be read as a string, number, boolean, list or mapping: {error}."
         ) from None
-    return Document(path, root, content, repeated)
+    return Document(path, root, content, problems)
 
 
-def _repeated_keys(root: yaml.Node) -> Iterator[Mistake]:
-    """Yield keys that occur twice in a mapping, of which YAML would silently keep the last."""
+def _misread_values(root: yaml.Node) -> Iterator[Mistake]:
+    """Yield what YAML 1.1 silently reads otherwise than it is meant.
+
+    These are keys that occur twice in a mapping, of which it keeps the last, numbers such as `1:30` and `010`
+    (90 and 8), and `.inf` and `.nan`.
+    """
     pending: list[tuple[yaml.Node, Location]] = [(root, ())]
     visited = set()
     while pending:
@@ -328,7 +341,23 @@ def _repeated_keys(root: yaml.Node) -> Iterator[Mistake]:
                 inside.append((value, (*location, name)))
         elif isinstance(node, yaml.SequenceNode):
             inside.extend((value, (*location, index)) for index, value in enumerate(node.value))
+        elif problem := _misread_number(node):
+            yield Mistake(problem, location)
         pending += reversed(inside)  # the file's order, in which an alias comes behind what it stands for
+
+
+def _misread_number(node: yaml.Node) -> str:
+    """Return what is wrong with a number in base 60 or 8 to YAML 1.1, or one that is not finite; or ""."""
+    if node.tag not in _NUMBER_TAGS:
+        return ""
+    text = str(node.value)
+    if ":" in text:
+        return f"{text} is a number in base 60 to YAML: write a decimal number, or put it in quotes"
+    if re.match(r"[+-]?0[0-9_]", text) and "." not in text:
+        return f"{text} is a number in base 8 to YAML: leave out the leading zeros, or put it in quotes"
+    if re.match(r"[+-]?\.(inf|nan)$", text, re.IGNORECASE):
+        return f"has to be a finite number, not {text}"
+    return ""
 
 
 def _line(node: yaml.Node) -> int:

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import PositiveInt
 
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import ContainerRuntime
 from steptime.clusters.rank_program import RankProgram
+from steptime.durations import Seconds
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 
@@ -23,7 +24,7 @@ class LocalConfig(ClusterConfig):
     """Ranks that may run at once; `auto` is the number of cores that this process may use."""
     exclusive: bool = True
     """Whether each job holds every slot, as with `sbatch --exclusive`."""
-    grace_s: NonNegativeFloat = 10
+    grace_s: Seconds = 10
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
 
     @classmethod

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from steptime.clusters.base import StagedFiles
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import FINDS_TRAINER, ContainerRuntime, ImageForm
 from steptime.clusters.rank_program import RankProgram
 from steptime.clusters.runai.volume import Volume
+from steptime.durations import Seconds
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
@@ -55,11 +56,11 @@ class RunaiConfig(ClusterConfig):
     """GPUs of one pod; a job with more GPUs gets several pods."""
     node_pools: tuple[str, ...] = ()
     """Run:ai's node pools, the preferred first; those of the project if left out."""
-    grace_s: NonNegativeFloat = 30
+    grace_s: Seconds = 30
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
-    degraded_after_s: NonNegativeFloat = 300
+    degraded_after_s: Seconds = 300
     """Seconds for which a workload may be degraded before it is ended as failed."""
-    unknown_after_s: NonNegativeFloat = 900
+    unknown_after_s: Seconds = 900
     """Seconds for which a workload's phase may be unknown to Run:ai before the job's state is `unknown`."""
 
     @classmethod

@@ -6,10 +6,11 @@ published source.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveFloat, ValidationError
 
+from steptime.durations import Hours
 from steptime.frozen import Frozen
 from steptime.recipes.gpus import load_gpu_type, peak_tflops
 
@@ -24,7 +25,7 @@ _DTYPE = "bf16"
 class NodeCheck(Frozen):
     """Thresholds that the nodes of a job must meet before it trains."""
 
-    time_limit_s: PositiveInt = 600
+    time_limit_s: Annotated[int, Field(gt=0, le=86_400)] = 600
     """Time limit in seconds, including the container's start; a check that exceeds it refuses no node."""
     product: str | None = Field(default=None, min_length=1)
     """A word that the GPUs' names must contain; if left out, that of the GPU type in config/gpus.yaml."""
@@ -40,7 +41,7 @@ class NodeCheck(Frozen):
     """Least power limit of each GPU, in percent of its default."""
     least_clock_percent: PositiveFloat = 100
     """Least application clock of each GPU, in percent of its default."""
-    xid_within_h: PositiveFloat = 24
+    xid_within_h: Hours = 24
     """Hours for which a GPU's hardware error (Xid) in the kernel's log counts against its node."""
 
 

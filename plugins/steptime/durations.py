@@ -1,0 +1,12 @@
+"""Types of fields that hold a duration: a finite number, with a bound that no sensible value exceeds."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+Hours = Annotated[float, Field(gt=0, le=8784, allow_inf_nan=False)]
+"""Hours above zero, at most those of a year."""
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+"""Seconds, zero or more, at most those of a day."""
+PollInterval = Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)]
+"""Seconds between two polls, from a hundredth to an hour: less would only load the scheduler."""
