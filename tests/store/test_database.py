@@ -63,17 +63,28 @@ def test_a_failed_creation_leaves_no_table(
         ("nonsense", "is not a database address"),
         ("mysql://host/db", "names a 'mysql' database, which is not supported"),
         ("sqlite:///results.db", "write an absolute path"),
+        ("postgresql://ada:hunter@2@host/db", "more than one @: write one in the password as %40"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(url: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=sentence) as refused:
         Store(url).results()
+    assert "hunter" not in str(refused.value)
 
 
-def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
-    url = f"postgresql://ada:hunter2@/store?host={tmp_path}"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:hunter2@/store?host={folder}",
+        "postgresql:///store?user=ada&password=hunter2&host={folder}",
+    ],
+)
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path, url: str) -> None:
+    url = url.format(folder=tmp_path)
 
-    with pytest.raises(SystemFailure, match=r"ada:\*\*\*@.*check that PostgreSQL runs") as failure:
+    with pytest.raises(
+        SystemFailure, match=r"store postgresql://.*/store failed .*check that PostgreSQL runs"
+    ) as failure:
         Store(url).results()
     assert "hunter2" not in str(failure.value)
 

@@ -151,9 +151,8 @@ def database_exists(url: str) -> bool:
 
 
 def shown_address(url: str) -> str:
-    """Return the path of the SQLite file, or PostgreSQL's address without the password."""
-    parsed = _parse(url)
-    return str(parsed.database) if parsed.get_backend_name() == "sqlite" else parsed.render_as_string()
+    """Return the path of the SQLite file, or PostgreSQL's host, port and database; no user or password."""
+    return _shown(_parse(url))
 
 
 def close_engines() -> None:
@@ -161,6 +160,15 @@ def close_engines() -> None:
     for key in [key for key in _engines if key[0] == os.getpid()]:
         _engines.pop(key).dispose()
         _prepared.discard(key)
+
+
+def _shown(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    # The query may name a host as well as a password.
+    host = url.host or next(iter(url.normalized_query.get("host", ())), "")
+    port = f":{url.port}" if url.port else ""
+    return f"postgresql://{host}{port}/{url.database or ''}"
 
 
 def _engine(url: str) -> Engine:
@@ -186,6 +194,8 @@ def _parse(url: str) -> URL:
             f"STEPTIME_STORE_URL names a '{parsed.drivername}' database, which is not supported: write an "
             f"address like {valid}."
         )
+    if "@" in (parsed.host or ""):
+        raise UserError("STEPTIME_STORE_URL has more than one @: write one in the password as %40.")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise UserError(
             f"STEPTIME_STORE_URL names no file, so results would be lost: write an address like {valid}."
@@ -247,10 +257,9 @@ def _prepare_tables(engine: Engine) -> None:
                 return
     if revision != REVISION:
         raise UserError(
-            f"the metrics store {engine.url.render_as_string()} has the schema of revision "
-            f"{one_line(revision)}, "
-            f"and this steptime needs {REVISION}: name a new store in STEPTIME_STORE_URL, or use the "
-            "steptime that wrote this one."
+            f"the metrics store {_shown(engine.url)} has the schema of revision {one_line(revision)}, and "
+            f"this steptime needs {REVISION}: name a new store in STEPTIME_STORE_URL, or use the steptime "
+            "that wrote this one."
         )
 
 
@@ -297,11 +306,12 @@ def _named_failures(url: str) -> Iterator[None]:
             (advice for words, advice in _ADVICE.items() if words in reason),
             "check the database and its disk",
         )
-        address = parsed.render_as_string()  # without the password
+        for secret in (parsed.password, *parsed.normalized_query.get("password", ())):
+            reason = reason.replace(str(secret), "***") if secret else reason
         is_away = not any(words in reason for words in _MISCONFIGURED) and (
             isinstance(error, (OperationalError, InterfaceError))
             or (isinstance(error, DBAPIError) and error.connection_invalidated)
             or "read-only transaction" in reason  # PostgreSQL's standby, before a failover is complete
         )
         failure = StoreUnavailable if is_away else SystemFailure
-        raise failure(f"the metrics store {address} failed ({reason}): {advice}") from error
+        raise failure(f"the metrics store {_shown(parsed)} failed ({reason}): {advice}") from error

@@ -5,17 +5,21 @@ user. Runs of a DAG are shown to users who may read that DAG. Runs of a DAG that
 hidden, as nobody's permission can be checked. Runs without a DAG are shown to every user.
 """
 
+import logging
 from pathlib import Path
 
 from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
 from steptime.errors import SystemFailure, UserError
 from steptime.pages.server import endpoints
+from steptime.pages.server.inputs import explain_refusal, refuse_nul
 from steptime.pages.server.permissions import require_own_page
 
+_log = logging.getLogger(__name__)
 _STATIC = Path(__file__).parents[1] / "static"
 _HEADERS = {
     # The page runs in an iframe of the Airflow UI and loads nothing from anywhere else.
@@ -31,10 +35,13 @@ def create_app() -> FastAPI:
     """Create the FastAPI app that Airflow mounts; anonymous requests get 401."""
     app = FastAPI(
         title="steptime",
-        dependencies=[Depends(requires_authenticated())],
+        dependencies=[Depends(requires_authenticated()), Depends(refuse_nul)],
         openapi_url=None,  # this also turns off the pages of documentation
-        # Errors of the metrics store: their messages say what to do.
-        exception_handlers={UserError: _unavailable, SystemFailure: _unavailable},
+        exception_handlers={
+            RequestValidationError: explain_refusal,
+            UserError: _misconfigured,
+            SystemFailure: _store_failed,
+        },
     )
     app.get("/")(_page)
     app.get("/static/{path:path}")(_asset)
@@ -74,5 +81,13 @@ async def _asset(path: str, request: Request) -> Response:
     return response
 
 
-def _unavailable(_: Request, error: Exception) -> JSONResponse:
+def _misconfigured(_: Request, error: Exception) -> JSONResponse:
+    """Answer with a mistake in steptime's configuration: the message says what to change."""
     return JSONResponse({"detail": str(error)}, status_code=503, headers=endpoints.HEADERS)
+
+
+def _store_failed(_: Request, error: Exception) -> JSONResponse:
+    """Answer that the metrics store failed; the reason, with its address, goes to the server's log."""
+    _log.error("%s", error)
+    sentence = "the metrics store failed: try again, and see the log of Airflow's API server for the reason"
+    return JSONResponse({"detail": sentence}, status_code=503, headers=endpoints.HEADERS)

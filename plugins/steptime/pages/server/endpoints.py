@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Depends, HTTPException, Query, Request, Response
-from pydantic import StringConstraints
 
 from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
@@ -18,6 +17,7 @@ from steptime.pages import answers
 from steptime.pages.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.pages.plans import describe_plan
 from steptime.pages.report_file import html, report_since
+from steptime.pages.server.inputs import IncidentId, Note, Since, Text
 from steptime.pages.server.permissions import MayEdit, Readable
 from steptime.store.columns import BY_NAME, CHOICES, SCHEMA_VERSION
 from steptime.store.run_queries import Store
@@ -32,19 +32,19 @@ def get_columns() -> Response:
     return json_response(answers.columns())
 
 
-def get_comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
+def get_comparison(store: Readable, since: Since) -> Response:
     """Answer with the comparison of all series with a run since `since` (Unix time): what got slower."""
     return json_response(answers.comparison(store, compare_since(store, since)))
 
 
-def get_incidents(store: Readable, may_edit: MayEdit, since: Annotated[float, Query()]) -> Response:
+def get_incidents(store: Readable, may_edit: MayEdit, since: Since) -> Response:
     """Answer with the active incidents and those closed since `since` (Unix time)."""
     return json_response(answers.incidents_since(store, since, may_edit))
 
 
 def _selection(
     request: Request,
-    since: Annotated[float | None, Query()] = None,
+    since: Since | None = None,
     search: Annotated[str, Query(max_length=200)] = "",
 ) -> answers.SelectedRuns:
     """Read the selection from a query, which may name a DAG run and any column of `CHOICES`."""
@@ -102,7 +102,7 @@ def get_run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     return json_response(answers.run(store, find_run(store, job_name), may_edit))
 
 
-def get_report(store: Readable, since: Annotated[float, Query()]) -> Response:
+def get_report(store: Readable, since: Since) -> Response:
     """Answer with the HTML file that `steptime report` writes, restricted to runs that the user may read."""
     text = html(report_since(store, since), time.time())
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-report.html"'}
@@ -179,8 +179,8 @@ def json_response(content: dict[str, Any]) -> Response:
 class Acceptance(Frozen):
     """A request to accept the changed step time of a run as the new baseline, with the reason."""
 
-    job_name: str
-    note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+    job_name: Text
+    note: Note
 
 
 def post_acceptance(store: Readable, may_edit: MayEdit, user: GetUserDep, acceptance: Acceptance) -> Response:
@@ -205,12 +205,12 @@ def post_acceptance(store: Readable, may_edit: MayEdit, user: GetUserDep, accept
 class IncidentChange(Frozen):
     """A note on an incident; `accept` closes it and makes the changed step times the new baselines."""
 
-    note: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+    note: Note
     accept: bool = False
 
 
 def post_incident(
-    store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: int, change: IncidentChange
+    store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: IncidentId, change: IncidentChange
 ) -> Response:
     """Set the note of an incident; with `accept`, also close it, with its step times as new baselines.
 
