@@ -122,7 +122,9 @@ def test_one_that_fails_is_said_loudly_and_stops_no_other(
     [
         ({"events": ["sunrise"]}, "events"),
         ({"arguments": {"password": "x"}}, "password looks like a secret"),
-        ({"arguments": {"url": "https://ada:s3cr3t@chat.example.com"}}, "url looks like a secret"),
+        ({"arguments": {"login": {"pass": ["x"]}}}, "pass looks like a secret"),
+        ({"arguments": {"text": "ghp_0123456789abcdef"}}, "text has what looks like an access token"),
+        ({"arguments": {"url": "https://ada:s3cr3t@chat.example.com"}}, "url has an address with a password"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told(

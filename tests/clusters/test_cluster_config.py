@@ -7,7 +7,7 @@ import pytest
 
 from steptime import settings
 from steptime.cli import main
-from steptime.clusters.config import load_cluster, open_cluster
+from steptime.clusters.config import load_cluster, load_clusters, open_cluster
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
 from steptime.recipes.cluster_files import list_clusters
@@ -124,6 +124,60 @@ def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) ->
     refuses(clusters, "environment", refused)
 
 
+@pytest.mark.parametrize(
+    ("field", "sentences"),
+    [
+        (
+            "poll_interval_s",
+            {".inf": "has to be a finite number, not .inf", "3601": "at most 3600", "0": "at least"},
+        ),
+        (
+            "patience_h",
+            {
+                "1:30": "1:30 is a number in base 60",
+                ".nan": "finite",
+                "1.0e+300": "at most 8784",
+                "0": "above",
+            },
+        ),
+        ("queue_patience_h", {"-.INF": "finite", "9000": "at most 8784"}),
+        ("grace_s", {".inf": "finite", "010": "010 is a number in base 8", "86401": "at most 86400"}),
+        ("gpu_hours_per_month", {".inf": "finite", "1:00:00": "base 60"}),
+        ("gpus", {"0777": "base 8"}),
+    ],
+)
+def test_a_number_is_finite_and_what_it_looks_like(
+    clusters: Path, field: str, sentences: dict[str, str]
+) -> None:
+    refuses(clusters, field, sentences)
+
+
+@pytest.mark.parametrize("value", ["1.5", "0.5", "1.0e+1", "1_00", "12"])
+def test_usual_numbers_are_accepted(clusters: Path, value: str) -> None:
+    write(clusters, patience_h=value)
+    assert load_cluster("mine").patience_h == float(value)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero", "sparse", "folder"])
+def test_only_a_regular_file_of_a_sensible_size_is_read(clusters: Path, kind: str) -> None:
+    write(clusters)
+    path = clusters / "odd.yaml"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "sparse":
+        with path.open("wb") as file:
+            file.truncate(5 << 40)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    loaded, broken = load_clusters()
+    assert "mine" in [config.name for config in loaded]
+    assert broken is not None
+    reason = {"sparse": "larger than 16 MiB", "folder": "Is a directory"}.get(kind, "not a regular file")
+    assert str(broken) == f"{path}: cannot be read: {reason}."
+
+
 def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters: Path) -> None:
     write(clusters, setup='["module load cuda/12.6", "export A=$B TOKENIZERS_PARALLELISM=false"]')
     assert load_cluster("mine").setup == (
@@ -134,7 +188,8 @@ def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters: Path) -> 
         '["a\\nb"]': "line 5, setup.0: write one line of bash",
         '["a\\rb"]': "line 5, setup.0: write one line of bash",
         '["export HF_TOKEN=hf_0123456789"]': "line 5, setup.0: sets what looks like a secret",
-        '["export HTTPS_PROXY=http://me:sesame@proxy"]': "line 5, setup.0: sets what looks like a secret",
+        '["export HTTPS_PROXY=http://me:sesame@proxy"]': "line 5, setup.0: has an address with a password",
+        '["wandb login sesame0123456789"]': "and a job script is recorded and shown: put it into a file",
     }
     refuses(clusters, "setup", refused)
     write(clusters, setup='["export HF_TOKEN=$MINE", "source ~/.secrets"]')

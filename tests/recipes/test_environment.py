@@ -1,7 +1,12 @@
 """Variables for a job: which of upstream's documented ones are allowed, and which look secret."""
 
 from steptime.errors import UserError
-from steptime.recipes.environment import check_environment, leads_to_code, names_secret
+from steptime.recipes.environment import (
+    check_arguments,
+    check_environment,
+    find_secret_in_line,
+    leads_to_code,
+)
 
 OWN = "is set by the job script or the cluster itself: leave it out"
 SECRET = "looks like a secret"
@@ -30,6 +35,8 @@ WHAT_BECOMES = {
     **dict.fromkeys(("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET", "MY_SECRETS", "AWS_ACCESS_KEY"), SECRET),
     **dict.fromkeys(("DB_PASSWORD", "PASSWORDS", "PGPASSWD", "SSH_PASSPHRASE", "MY_CREDENTIAL"), SECRET),
     **dict.fromkeys(("X_CREDENTIALS", "PRIVATE_KEY", "SSHKEY", "KEY", "SIGNING_KEY", "hf_token"), SECRET),
+    **dict.fromkeys(("GITHUB_PAT", "MY_PASS", "AUTH", "REGISTRY_AUTH", "PASS"), SECRET),
+    **dict.fromkeys(("NCCL_PAT_ENABLE", "PATH_OF_DATA", "BYPASS", "XAUTHORITY", "SSH_AUTH_SOCK"), FREE),
     **dict.fromkeys(("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "HF_HOME"), FREE),
 }
 
@@ -66,6 +73,13 @@ VALUES = {
     "a\tb $HOME 'c' \"d\" ä": "",
     "http://user:hunter2@proxy:3128": "has an address with a password, and a job's environment is recorded",
     "http://:hunter2@proxy": "has an address with a password",
+    "ghp_hunter2hunter2hunter2": "has what looks like an access token or a private key",
+    "https://ghp_hunter2hunter2hunter2@github.com/a/b": "has what looks like an access token",
+    "glpat-hunter2hunter2-hunter2": "has what looks like an access token",
+    "hf_hunter2AbCdEfGhIjKlMnOpQrSt": "has what looks like an access token",
+    "-----BEGIN OPENSSH PRIVATE KEY----- hunter2": "a private key, and a job's environment is recorded and "
+    "shown: put it into a file on the cluster that only you can read",
+    "/data/hf_checkpoints_of_llama/sk-x": "",
     "x" * ((128 << 10) - len("http_proxy=\0")): "",
     "x" * (128 << 10): "the variables take 131,084 bytes, and a job may have 131,072: shorten",
     "1\nLD_PRELOAD=/x": "has a line break, after which containers would read another variable: write it "
@@ -104,9 +118,48 @@ LINES = {
     "export A=1 B=2": False,
     "export https_proxy=http://proxy:3128": False,
     "source /etc/site/token.sh": False,
+    "docker login -u me -p hunter2 nvcr.io": True,
+    "docker login -u me -p $PW nvcr.io": False,
+    "docker login --username me --password-stdin < ~/.registry": False,
+    "wandb login 0123456789abcdef": True,
+    'wandb login "$KEY_OF_THE_SITE"': False,
+    "hf auth login --token hunter2": True,
+    "curl -u me:hunter2 https://site/x": True,
+    "curl -H 'Authorization: Bearer hunter2' https://site": True,
+    "git clone https://ghp_hunter2hunter2hunter2@github.com/a/b": True,
+    "export MY_PASS=hunter2": True,
+    'export HF_TOKEN="$TOKEN_OF_THE_SITE"': False,
+    "export HF_TOKEN=$(cat ~/.hf_token)": False,
+    "ulimit -n 65536": False,
+    "mkdir -p /scratch/login": False,
 }
 
 
 def test_which_lines_show_a_secret() -> None:
-    wrong = [line for line, secret in LINES.items() if names_secret(line) is not secret]
+    wrong = [line for line, secret in LINES.items() if bool(find_secret_in_line(line)) is not secret]
+    assert not wrong, wrong
+
+
+ARGUMENTS = {
+    # arguments of a training program, and whether they contain a secret
+    ("hf_token", "hunter2"): True,
+    ("wandb_key", "hunter2"): True,
+    ("eos_token", "</s>"): False,
+    ("text_key", "content"): False,
+    ("tokens", "1000"): False,
+    ("data_path", "https://me:hunter2@site/data"): True,
+    ("resume", "ghp_hunter2hunter2hunter2"): True,
+}
+
+
+def test_which_arguments_are_secrets() -> None:
+    wrong = []
+    for (name, value), secret in ARGUMENTS.items():
+        try:
+            check_arguments({name: value})
+            refused = ""
+        except UserError as error:
+            refused = str(error)
+        if bool(refused) is not secret or "hunter2" in refused:
+            wrong.append((name, value, refused))
     assert not wrong, wrong

@@ -3,7 +3,7 @@
 If a notifier fails, the task logs an error; the run is not affected.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
@@ -18,7 +18,7 @@ from steptime.frozen import Frozen
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import mark_notified
 from steptime.recipes.config_files import load_yaml_model
-from steptime.recipes.environment import names_secret
+from steptime.recipes.environment import find_secret, is_secret_name
 from steptime.refusals import matching
 from steptime.settings import config_file
 from steptime.store.database import wait_for_store
@@ -51,10 +51,10 @@ class Notification(Frozen):
     @field_validator("arguments")
     @classmethod
     def _without_secrets(cls, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        for name, value in arguments.items():
-            if names_secret(f"export {name.upper()}={value}"):
+        for name, value in _texts(arguments):
+            if value and (problem := "looks like a secret" if is_secret_name(name) else find_secret(value)):
                 raise ValueError(
-                    f"{name} looks like a secret: keep it in an Airflow connection, and name that connection"
+                    f"{name} {problem}: keep it in an Airflow connection, and name that connection"
                 )
         return arguments
 
@@ -63,6 +63,18 @@ class Notifications(Frozen):
     """The content of `config/notifications.yaml`."""
 
     notifications: tuple[Notification, ...] = ()
+
+
+def _texts(arguments: JsonValue, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts in JSON at any depth, each with the name of the nearest mapping's key."""
+    if isinstance(arguments, str):
+        yield name, arguments
+    elif isinstance(arguments, dict):
+        for key, value in arguments.items():
+            yield from _texts(value, key)
+    elif isinstance(arguments, list):
+        for value in arguments:
+            yield from _texts(value, name)
 
 
 def load_notifications() -> tuple[Notification, ...]:

@@ -29,12 +29,13 @@ from steptime.clusters.containers import (
 )
 from steptime.clusters.hub import hub_cache
 from steptime.clusters.rank_program import RankProgram
+from steptime.durations import Hours, PollInterval
 from steptime.errors import BrokenFiles, UserError, one_line, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
 from steptime.recipes.cluster_files import ClusterFile, cluster_document, cluster_file, list_clusters
 from steptime.recipes.config_files import Document, FieldErrors, Mistake, load_each
-from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
+from steptime.recipes.environment import SAFE_PLACE, checked_environment, find_secret_in_line, leads_to_code
 from steptime.recipes.models import NamedRecipe, Run
 from steptime.settings import home
 
@@ -76,16 +77,16 @@ class ClusterConfig(ClusterFile, Frozen):
     """
     python: str = "python3.11"
     """The interpreter on the cluster that makes the trainer's venv."""
-    poll_interval_s: PositiveFloat = 5
+    poll_interval_s: PollInterval = 5
     """Seconds between two polls; one poll serves all jobs that are waited for."""
     resubmissions: NonNegativeInt = 2
     """How often a run is resubmitted after its cluster failed the job, as by a dead node or a preemption."""
-    patience_h: PositiveFloat = 12
+    patience_h: Hours = 12
     """Hours for which the cluster may be out of reach before a task that waits for an answer gives up.
 
     No job is cancelled because of this, neither before nor after.
     """
-    queue_patience_h: PositiveFloat = 168
+    queue_patience_h: Hours = 168
     """Hours that a job may queue, be held or be suspended before it is ended."""
     gpus: PositiveInt | None = None
     """GPUs that jobs may hold here at a time; further jobs wait in `submit`. No limit if left out."""
@@ -110,11 +111,8 @@ class ClusterConfig(ClusterFile, Frozen):
         for number, line in enumerate(lines):
             if not line.strip() or len(line.splitlines()) > 1 or "\0" in line:
                 problems.append(Mistake("write one line of bash, not none and not several", (number,)))
-            elif names_secret(line):
-                message = (
-                    "sets what looks like a secret, and a job script is recorded and shown: put it into a "
-                    "file that only you can read, and let the line source that"
-                )
+            elif secret := find_secret_in_line(line):
+                message = f"{secret}, and a job script is recorded and shown: {SAFE_PLACE}"
                 problems.append(Mistake(message, (number,)))
         if problems:
             raise FieldErrors(problems)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from steptime.logs.formats import plain
-from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
+from steptime.recipes.environment import ACCESS_TOKEN, PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
 
 BYTES_BEFORE, BYTES_BEHIND = 3072, 1024
 _MOST_BYTES = 4096
@@ -13,7 +13,6 @@ _LINES_BEFORE, _LINES_BEHIND = 15, 5
 _LONGEST_LINE = 300
 _LEFT_OUT = "(line left out: it may show a secret)"
 _NAMED_SECRET = re.compile(rf"\w*{SENSITIVE_WORDS}\W{{1,5}}\w", re.IGNORECASE)
-_TOKEN = re.compile(r"\bBearer\s+\S|\b(?:hf_|nvapi-|gh[opsu]_|github_pat_|glpat-|sk-|AKIA|eyJ)[\w-]{10,}")
 
 
 @dataclass
@@ -59,6 +58,6 @@ def _lines(text: bytes) -> list[str]:
 
 
 def _without_secret(line: str) -> str:
-    if any(form.search(line) for form in (_NAMED_SECRET, _TOKEN, PASSWORD_IN_ADDRESS)):
+    if any(form.search(line) for form in (_NAMED_SECRET, ACCESS_TOKEN, PASSWORD_IN_ADDRESS)):
         return _LEFT_OUT
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"

@@ -15,7 +15,7 @@ from typing import Any
 from steptime import __version__
 from steptime.clusters.base import SCRIPT_FILE, Cluster, JobStatus
 from steptime.logs.models import TrainingLog
-from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
+from steptime.recipes.environment import ACCESS_TOKEN, PASSWORD_IN_ADDRESS, SENSITIVE_WORDS, is_secret_name
 from steptime.store.run_models import Submission
 from steptime.store.run_records import EarlierAttempt, RunRecord
 
@@ -117,7 +117,8 @@ def redact(document: Any) -> Any:
     """Return a JSON document with every secret, at any depth and within texts, replaced by `(not stored)`.
 
     Secrets are the values of variables with telling names (`HF_TOKEN`, `WANDB_API_KEY`, …; not
-    `TOKENIZERS_PARALLELISM`), wherever they occur, and passwords in addresses (`http://user:password@proxy`).
+    `TOKENIZERS_PARALLELISM`), wherever they occur, passwords in addresses (`http://user:password@proxy`), and
+    access tokens in known forms (`ghp_…`, `glpat-…`).
     """
     return _without(document, _longest_first(_secrets(document)))
 
@@ -143,8 +144,12 @@ def _secrets(document: Any) -> Iterator[str]:
             yield from _secrets(value)
 
 
+def _may_be_secret(name: str) -> bool:
+    return is_secret_name(name) or _SECRET_NAME.search(name) is not None
+
+
 def _is_secret(name: str, value: Any) -> bool:
-    return isinstance(value, str) and bool(value) and _SECRET_NAME.search(name) is not None
+    return isinstance(value, str) and bool(value) and _may_be_secret(name)
 
 
 def _longest_first(secrets: Iterator[str]) -> list[str]:
@@ -168,12 +173,12 @@ def _without_in_text(text: str, secrets: list[str]) -> str:
     text = _ASSIGNMENT.sub(_without_secret, text)
     for secret in secrets:
         text = text.replace(secret, REDACTED)
-    return PASSWORD_IN_ADDRESS.sub(rf"\g<before>{REDACTED}", text)
+    return ACCESS_TOKEN.sub(REDACTED, PASSWORD_IN_ADDRESS.sub(rf"\g<before>{REDACTED}", text))
 
 
 def _without_secret(assignment: re.Match[str]) -> str:
     """Return a script's assignment with its secret replaced; a reference such as `"$HF_TOKEN"` is kept."""
     name, value = assignment["name"], assignment["value"]
-    if not _SECRET_NAME.search(name) or value.strip("'\"").startswith("$"):
+    if not _may_be_secret(name) or value.strip("'\"").startswith("$"):
         return assignment[0]
     return f"{name}='{REDACTED}'"

@@ -44,13 +44,40 @@ It must not match `TOKENIZERS_PARALLELISM`, `MAX_TOKENS` and `NCCL_IB_PKEY`.
 PASSWORD_IN_ADDRESS = re.compile(r"""(?P<before>://[^\s/@:'"]*:)(?P<password>[^\s/@'"]+)(?=@)""")
 """Finds the password in `http://user:password@host`, and what is before it."""
 
-_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(?=[^\s;&|$])", re.ASCII)
+ACCESS_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{10,}|github_pat_\w{10,}|gl[a-z]{1,5}-[\w-]{16,}"
+    r"|nvapi-[\w-]{10,}|sk-[\w-]{16,}|AKIA[A-Z0-9]{10,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{10,})"
+    r"|(?<=\bBearer\s)[^\s$'\"(][^\s'\"]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----)?"
+)
+"""Finds access tokens in the forms of known services, `Bearer` with a token, and private keys."""
+
+_ASSIGNED = re.compile(r"(?<![\w-])([A-Za-z_]\w*)=[\"']?(?=[^\s;&|$\"'])", re.ASCII)
 """Finds the names of variables that a line of bash sets, except to another variable's value (`A=$B`)."""
+_ARGUMENT_NAME = (
+    r"(?:password|passwd|passphrase|secret|(?:api|access|private|wandb)[_-]?key|(?:^|[^\w-]|--)token"
+    r"|(?:hf|api|access|auth|github|wandb)[_-]token)"
+)
+"""Regular expression for the ends of secret arguments' names; `eos_token` and `text_key` are none."""
+_ARGUMENT = re.compile(rf"{_ARGUMENT_NAME}(?:=|\s+)[\"']?(?=[^\s;&|$\"'-])", re.ASCII | re.IGNORECASE)
+"""Finds secret arguments with a value, except another variable's: `--hf-token=…`, `wandb.api_key=…`."""
+_LOGIN = re.compile(
+    r"\blogin\b.*\s-[a-z]*p[\s=]*[\"']?[^\s$\"'-]|\b(?:wandb|ngc|hf)\s+(?:auth\s+)?login\s+[\"']?[^\s$\"'-]"
+    r"|\bcurl\b.*\s(?:-u|--user)[\s=]*[\"']?[^\s:$\"']+:[^\s$\"']",
+    re.ASCII,
+)
+"""Finds commands that take a password or key as an argument: `docker login -p …`, `wandb login …`."""
 
 MOST_BYTES = 128 << 10
 """Most bytes of all variables together, so that none is above Linux's limit for a single one."""
 
-_SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
+_SECRET = re.compile(rf"(?:{SENSITIVE_WORDS}|(?:^|_)(?:PAT|PASS|AUTH))$", re.IGNORECASE)
+
+SAFE_PLACE = (
+    "put it into a file on the cluster that only you can read, and let a line of 'setup' in the cluster's "
+    "file source that"
+)
+"""What to do with a secret that a job needs."""
 
 
 def leads_to_code(name: str) -> bool:
@@ -58,11 +85,29 @@ def leads_to_code(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in _LEAD_TO_CODE)
 
 
-def names_secret(line: str) -> bool:
-    """Return whether a line of bash seems to set a secret, or contains an address with a password."""
-    return PASSWORD_IN_ADDRESS.search(line) is not None or any(
-        _SECRET.search(name) for name in _ASSIGNED.findall(line)
-    )
+def is_secret_name(name: str) -> bool:
+    """Return whether the name of a variable says that its value is a secret."""
+    return _SECRET.search(name) is not None
+
+
+def find_secret(text: str) -> str:
+    """Return what in a text seems to be a secret, or "".
+
+    The answer ends a sentence that begins with where the text is: `has an address with a password`. The text
+    is the value of a variable, or arguments of a command, separated by blanks.
+    """
+    if PASSWORD_IN_ADDRESS.search(text):
+        return "has an address with a password"
+    if ACCESS_TOKEN.search(text):
+        return "has what looks like an access token or a private key"
+    return "sets what looks like a secret" if _ARGUMENT.search(text) else ""
+
+
+def find_secret_in_line(line: str) -> str:
+    """Return what in a line of bash seems to be a secret, as `find_secret` does, or ""."""
+    if _LOGIN.search(line) or any(map(is_secret_name, _ASSIGNED.findall(line))):
+        return "sets what looks like a secret"
+    return find_secret(line)
 
 
 def checked_environment(environment: dict[str, str]) -> dict[str, str]:
@@ -72,6 +117,17 @@ def checked_environment(environment: dict[str, str]) -> dict[str, str]:
     except UserError as error:
         raise ValueError(str(error).removeprefix("environment: ").rstrip(".")) from None
     return environment
+
+
+def check_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
+    """Return a script's arguments by name; raise UserError for the first that seems to be a secret."""
+    for name, value in arguments.items():
+        if problem := find_secret(f"--{name}={value}"):
+            raise UserError(
+                f"argument '{one_line(name)}' {problem}, and a job's command is recorded and shown: "
+                f"{SAFE_PLACE}."
+            )
+    return dict(arguments)
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -97,15 +153,10 @@ def check_environment(environment: Mapping[str, str]) -> None:
             raise UserError(
                 f"environment: '{name}' is set by the job script or the cluster itself: leave it out."
             )
-        if _SECRET.search(name):
+        if problem := "looks like a secret" if is_secret_name(name) else find_secret(value):
             raise UserError(
-                f"environment: '{name}' looks like a secret, and a job's environment is recorded and shown: "
-                "set it on the nodes, where the job runs."
-            )
-        if PASSWORD_IN_ADDRESS.search(value):
-            raise UserError(
-                f"environment: '{name}' has an address with a password, and a job's environment is recorded "
-                "and shown: set it on the nodes, where the job runs."
+                f"environment: '{name}' {problem}, and a job's environment is recorded and shown: "
+                f"{SAFE_PLACE}."
             )
         if "\n" in value:
             raise UserError(

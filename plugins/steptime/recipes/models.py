@@ -18,6 +18,7 @@ from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes import spec
 from steptime.recipes.config_files import COLLECTIVE, DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
+from steptime.recipes.environment import SAFE_PLACE, find_secret
 from steptime.refusals import matching
 
 OptionValue = bool | int | float | str
@@ -282,6 +283,12 @@ class BridgeLaunch(Frozen):
             for index, text in enumerate(getattr(self, field))
             if (mistake := _unknown_placeholder(text, BRIDGE_WORDS, field, index)) is not None
         ]
+        problems += [
+            Mistake(f"{secret}, and a job's command is recorded and shown: {SAFE_PLACE}", (field, index))
+            for field in ("arguments", "profile", "checkpoint_save", "checkpoint_load")
+            for index, text in enumerate(getattr(self, field))
+            if (secret := find_secret(text))
+        ]
         for image, commit in self.commits.items():
             if (commit is None) != self.script.startswith("/"):
                 told = (
@@ -396,7 +403,13 @@ class OwnProgram(Frozen):
         for index, text in enumerate(self.command):
             if (mistake := _unknown_placeholder(text, LAUNCH_WORDS, "command", index)) is not None:
                 raise FieldErrors([mistake])
-        for name in self.files:
+        if secret := find_secret(" ".join(self.command)):
+            raise FieldError(f"{secret}, and a job's command is recorded and shown: {SAFE_PLACE}", "command")
+        for name, text in self.files.items():
+            if secret := find_secret(text):
+                raise FieldError(
+                    f"{secret}, and a job's files are recorded and shown: {SAFE_PLACE}", "files", name
+                )
             if name in (RUN_FILE, "job.sh"):
                 raise FieldError(
                     "is the name of a file that steptime writes into the job's folder: choose another",

@@ -12,7 +12,7 @@ from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.config_files import FieldErrors, Mistake, check_each
-from steptime.recipes.environment import checked_environment
+from steptime.recipes.environment import check_arguments, checked_environment
 from steptime.recipes.models import FP8_RECIPES, Mode, Parallelism, Performance, Recipe, TrainerSettings
 from steptime.refusals import matching
 
@@ -74,9 +74,10 @@ class Rule(Frozen):
     ranks_per_numa_node: PositiveInt | None = None
     priority_cores: bool | None = None
     vboost: bool | None = None
-    arguments: dict[Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _")], str] = Field(
-        default_factory=dict
-    )
+    arguments: Annotated[
+        dict[Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _")], str],
+        AfterValidator(check_arguments),
+    ] = Field(default_factory=dict)
     """Arguments `--NAME=VALUE` of Megatron-Bridge's script, for sizes that are its recipes."""
 
     @field_validator("cluster_kinds")

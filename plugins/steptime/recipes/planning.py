@@ -12,7 +12,7 @@ from typing import Any
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.cluster_files import readable_clusters
-from steptime.recipes.environment import check_environment
+from steptime.recipes.environment import check_arguments, check_environment, find_secret
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Mode, OptionValue, Performance, Recipe, Run, Window
@@ -81,6 +81,12 @@ def plan(request: PlanRequest) -> Plan:
     schedule = make_schedule(request, mode, selection, recipes)
     time_limit_s = parse_time_limit(schedule.time_limit)
     check_environment(request.environment)
+    check_arguments(request.arguments)
+    if secret := find_secret(request.image or ""):
+        raise UserError(
+            f"the image {secret}, and a run's image is recorded and shown: leave it out, and log in to the "
+            "registry on the cluster."
+        )
     _check_options(request, recipes)
     cluster_options = _cluster_options(request, selection, recipes)
 
