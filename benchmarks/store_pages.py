@@ -51,7 +51,7 @@ def queries(store: Store) -> dict[str, Callable[[], Any]]:
         "Runs": lambda: (store.results(limit=100), store.count(), store.choices()),
         "Runs, filtered": lambda: store.results(limit=100, size="size3", gpus=64),
         "Runs, searched": lambda: store.results(limit=100, search="made-00"),
-        "DAG run": lambda: store.results(dag_id="llama31", dag_run_id="run7"),
+        "DAG run": lambda: store.results(dag_id="steptime_llama3.1-25.04", dag_run_id="run7"),
         "Trend": lambda: trend(store, Series.from_row(newest)),
     }
 

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from browser import chromium
 
 IMAGES = Path(__file__).parent / "images"
-DAG = "llama31"
+DAG = "steptime_llama3.1-25.04"
 SIZE = ViewportSize(width=1440, height=1900)
 """High enough for the whole form, which scrolls in smaller windows."""
 PATIENCE_MS = 120_000

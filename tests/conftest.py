@@ -236,7 +236,7 @@ def _result(
         options={"size": size, "gpus": str(gpus), "environment": environment or {}},
         environment={"OMP_NUM_THREADS": "1", **(environment or {}), "PYTHONPATH": "/staged/trainer"},
         script=script,
-        dag_id="llama31",
+        dag_id="steptime_llama3.1-25.04",
         dag_run_id=dag_run_id,
         task_id="wait",
         map_index=map_index,

@@ -45,7 +45,7 @@ NOISE = 0.01
 """Standard deviation from run to run, relative to the step time."""
 GPUS_PER_NODE = 8
 NODES = {"east": 16, "west": 256, "north": 256}
-SWEEP_DAG = "weekly_scaling_sweep"
+SWEEP_DAG = "steptime_sweep_weekly"
 
 _PLANNED = {
     "east": (

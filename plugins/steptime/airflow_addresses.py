@@ -7,7 +7,7 @@ RUN_ROUTE = "step-times-of-run"
 
 
 def dag_run_path(dag_id: str, dag_run_id: str) -> str:
-    """Return the path of a DAG run's page: `/dags/llama31/runs/manual__2026-11-21T10:00:00+00:00`.
+    """Return the path of a DAG run's page: `/dags/steptime_sweep/runs/manual__2026-11-21T10:00:00+00:00`.
 
     Colons and plus signs are not escaped, as in Airflow's own links: otherwise the page does not highlight
     the tab that is open.

@@ -13,9 +13,9 @@ if "airflow" not in sys.modules:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     # `dag.test()` stores every DAG there anew, in half a second each: only those that tests run to their end.
     (home / "dags").mkdir()
-    (home / "dags" / "llama31.py").write_text(
+    (home / "dags" / "steptime_llama3.1-25.04.py").write_text(
         "from steptime.airflow.dag_builder import training_dag\n"
-        'dag = training_dag("llama31", workload="llama3.1")\n'
+        'dag = training_dag("steptime_llama3.1-25.04", workload="llama3.1")\n'
     )
     os.environ["AIRFLOW_HOME"] = str(home)
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"

@@ -139,7 +139,7 @@ def airflow_database() -> None:
 def run_dag(
     airflow_database: None, home: Path, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
-    """Return a function that runs the DAG llama31 to its end with these params; nothing is staged."""
+    """Return a function that runs the DAG of Llama 3.1 to its end with these params; nothing is staged."""
 
     async def nothing(*_: object) -> StagedFiles:
         return staged
@@ -147,7 +147,7 @@ def run_dag(
     monkeypatch.setattr("steptime.airflow.operators.stage", nothing)
 
     def run(**conf: object) -> Any:
-        return training_dag("llama31", workload="llama3.1").test(run_conf=conf)
+        return training_dag("steptime_llama3.1-25.04", workload="llama3.1").test(run_conf=conf)
 
     return run
 
@@ -180,7 +180,7 @@ class TaskInstance:
 
     max_tries: int = 2
     try_number: int = 1
-    dag_id: str = "llama31"
+    dag_id: str = "steptime_llama3.1-25.04"
     run_id: str = "manual__2026-11-21"
     task_id: str = "performance.submit"
     map_index: int = 0
@@ -310,7 +310,7 @@ def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
 
 @cache
 def _shipped_dag(**arguments: Any) -> DAG:
-    return training_dag("llama31", workload="llama3.1", **arguments)
+    return training_dag("steptime_llama3.1-25.04", workload="llama3.1", **arguments)
 
 
 def task_of(task_id: str, **rendered: Any) -> Any:

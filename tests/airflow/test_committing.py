@@ -79,7 +79,7 @@ def reserve(make_context: MakeContext, one: Run) -> Callable[..., list[str]]:
     """Return a function that reserves a run while DAG runs have these states; it returns the task's log."""
 
     def reserve(dag_run: str, **dag_runs: str) -> list[str]:
-        known = {f"llama31/{run_id}": state for run_id, state in dag_runs.items()}
+        known = {f"steptime_llama3.1-25.04/{run_id}": state for run_id, state in dag_runs.items()}
         context: Any = make_context() | {"ti": TaskInstance(run_id=dag_run, dag_runs=known)}
         return logged(lambda: budgets.store_plan(task_of("check_params"), context, [as_planned(one)]))
 

@@ -46,7 +46,7 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: RunDag) -
     dag_run = run_dag(gpus="1,2", checkpoint=True)
 
     assert dag_run.state == "success", states(dag_run)
-    rows = Store().list_runs("llama31", dag_run.run_id)
+    rows = Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
     assert sorted(row["label"] for row in rows) == [
         "tiny·fp32·1",
         "tiny·fp32·2",
@@ -92,7 +92,7 @@ def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: RunDa
         "performance.publish": ["upstream_failed"],
         "report": ["failed"],
     } | {task: ["skipped"] for task in states(dag_run) if task.startswith("checkpoint.")}
-    [row] = Store().list_runs("llama31", dag_run.run_id)
+    [row] = Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
     assert row["state"] == "rejected"
     assert "out of memory" in row["reason"]
 
@@ -108,7 +108,8 @@ def test_a_run_is_refused_with_one_sentence_no_retry_and_a_call_of_the_users_cal
         return lambda context: (tmp_path / f"{number}").write_text(str(context["exception"]))  # type: ignore[func-returns-value]
 
     for callbacks in (called(1), [called(2), called(3)]):
-        dag = training_dag("llama31", workload="llama3.1", default_args={"on_failure_callback": callbacks})
+        arguments = {"on_failure_callback": callbacks}
+        dag = training_dag("steptime_llama3.1-25.04", workload="llama3.1", default_args=arguments)
         dag_run = dag.test(run_conf={"gpus": "3"})
 
         [checked] = dag_run.get_task_instances(state=["failed"])

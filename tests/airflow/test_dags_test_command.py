@@ -1,4 +1,4 @@
-"""`airflow dags test llama31`, as people type it, with no Airflow running and the stand-in trainer."""
+"""`airflow dags test`, as people type it, with no Airflow running and the stand-in trainer."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def test_airflow_dags_test_trains_and_publishes(tmp_path: Path) -> None:
     params = {"cluster": STAND_IN, "gpus": "2", "checkpoint": False}
     airflow = Path(sys.executable).with_name("airflow")
     done = subprocess.run(
-        [airflow, "dags", "test", "llama31", "--conf", json.dumps(params)],
+        [airflow, "dags", "test", "steptime_llama3.1-25.04", "--conf", json.dumps(params)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -11,11 +11,11 @@ def test_the_results_link_leads_to_the_tab_as_airflow_writes_its_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow.example:8080/bench/")
-    key = TaskInstanceKey("llama31", "report", "manual__2026-11-21T10:00:00+00:00")
+    key = TaskInstanceKey("steptime_llama3.1-25.04", "report", "manual__2026-11-21T10:00:00+00:00")
 
     address = ResultsLink().get_link(BaseOperator(task_id="report"), ti_key=key)
 
     assert address == (
-        "http://airflow.example:8080/bench/dags/llama31/runs/manual__2026-11-21T10:00:00+00:00"
+        "http://airflow.example:8080/bench/dags/steptime_llama3.1-25.04/runs/manual__2026-11-21T10:00:00+00:00"
         "/plugin/step-times-of-run"
     )

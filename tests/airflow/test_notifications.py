@@ -89,7 +89,7 @@ def test_a_notifier_is_told_of_its_events_only(
 
     [(event, sentence, address)] = kept
     assert (event, sentence, told) == ("incident confirmed", SENTENCE, [])
-    assert address.endswith("/dags/llama31/runs/manual__2026-11-21")
+    assert address.endswith("/dags/steptime_llama3.1-25.04/runs/manual__2026-11-21")
 
 
 class Fails(BaseNotifier):

@@ -91,7 +91,7 @@ def test_airflow_refuses_values_of_the_wrong_type_and_takes_what_the_check_takes
     [
         ({"gpuss": "8"}, "unknown parameter 'gpuss': did you mean 'gpus'"),
         ({"size": "8b", "gpu_type": "h100"}, "cluster 'local' has cpu, not h100"),
-        ({"workload": "nemotron4"}, "start the DAG 'nemotron4'"),
+        ({"workload": "nemotron4"}, "start the DAG 'steptime_nemotron4-25.04'"),
         ({"environment": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN"),
     ],
 )

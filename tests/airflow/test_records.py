@@ -123,7 +123,7 @@ def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(
     dag_run = run_dag(gpus="1", environment={"MY_TOKEN": CANARY, "SOME_PROXY": proxy})
 
     assert dag_run.state == "success"
-    [row] = Store().list_runs("llama31", dag_run.run_id)
+    [row] = Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
     record = json.loads(Store().record(row["job_name"])["content"])
     shown = {"MY_TOKEN": REDACTED, "SOME_PROXY": f"http://ada:{REDACTED}@proxy.example:3128"}
     assert record["run"]["environment"] == record["provenance"]["options"]["environment"] == shown

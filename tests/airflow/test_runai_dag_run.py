@@ -52,7 +52,7 @@ def test_a_training_on_runai_is_published_and_its_secret_kept(
     dag_run = run_dag(gpus="1,2", cluster="dgx")
 
     assert dag_run.state == "success"
-    rows = Store().list_runs("llama31", dag_run.run_id)
+    rows = Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
     assert sorted(row["label"] for row in rows) == ["tiny·fp32·1", "tiny·fp32·2"]
     assert {row["state"] for row in rows} == {"valid"}
     assert len(server.workloads) == 2

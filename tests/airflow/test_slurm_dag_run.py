@@ -52,7 +52,7 @@ def test_a_run_whose_node_died_is_trained_on_another_node(
 
     node = killed.result()
     assert dag_run.state == "success"
-    [row] = Store().list_runs("llama31", dag_run.run_id)
+    [row] = Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
     assert (row["label"], row["state"]) == ("tiny·fp32·1", "valid")
     assert "this is attempt 2, after job " in row["warnings"]
     stem = row["job_name"].removesuffix("2")
@@ -105,7 +105,7 @@ def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
     dag_run = run_dag(gpus="2", cluster="mini-slurm")
 
     assert dag_run.state == "success"
-    [row] = Store().list_runs("llama31", dag_run.run_id)
+    [row] = Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
     bad = (tmp_path / "bad").read_text().strip()
     why = f"the node check refused {bad}: GPU 3 has 2 uncorrected ECC errors"
     assert row["state"] == "valid"

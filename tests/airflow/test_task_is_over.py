@@ -100,7 +100,12 @@ async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that
     trigger = await asyncio.to_thread(trigger_of, submitted, make_context())
     airflow_says(answer)
     trigger.task_instance = RuntimeTaskInstance.model_construct(
-        id="1", dag_id="llama31", run_id="a run", task_id="performance.wait", map_index=0, try_number=1
+        id="1",
+        dag_id="steptime_llama3.1-25.04",
+        run_id="a run",
+        task_id="performance.wait",
+        map_index=0,
+        try_number=1,
     )
     runner = triggerer_job_runner.TriggerRunner()
     details = {"task": None, "is_watcher": False, "name": "a trigger", "events": 0}

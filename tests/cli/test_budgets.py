@@ -20,7 +20,7 @@ def budget(configure: Callable[[Callable[[str], str]], Path]) -> Path:
     """Return the file of the cluster `local`, with 0.4 GPU-hours a month, of which 0.17 are committed."""
     path = configure(lambda text: f"{text}\ngpu_hours_per_month: 0.4\n")
     committed = plan(PlanRequest(workload="llama3.1", gpus="1")).runs
-    store_plan(Owner("ours", "llama31", "a"), [as_planned(run) for run in committed])
+    store_plan(Owner("ours", "steptime_llama3.1-25.04", "a"), [as_planned(run) for run in committed])
     return path
 
 

@@ -14,7 +14,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.planning import plan
 
-ADDRESS = "http://127.0.0.1:9090/dags/llama31/runs/r1"
+ADDRESS = "http://127.0.0.1:9090/dags/steptime_llama3.1-25.04/runs/r1"
 
 
 class Steps:
@@ -32,7 +32,7 @@ class Steps:
         pass
 
     def run_address(self, dag_id: str, dag_run_id: str) -> str:
-        assert (dag_id, dag_run_id) == ("llama31", "r1")
+        assert (dag_id, dag_run_id) == ("steptime_llama3.1-25.04", "r1")
         return ADDRESS
 
     async def stage(self, run: Run) -> None:
@@ -47,7 +47,7 @@ class Steps:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     steps = Steps()
-    run = SimpleNamespace(dag_id="llama31", dag_run_id="r1")
+    run = SimpleNamespace(dag_id="steptime_llama3.1-25.04", dag_run_id="r1")
     monkeypatch.setattr(demo, "_stage", steps.stage)
     monkeypatch.setattr(demo, "up", lambda **arguments: steps.called.append(("up", arguments)))
     monkeypatch.setattr(demo, "check", lambda planned: steps.called.append(("check", planned)))

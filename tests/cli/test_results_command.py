@@ -150,7 +150,7 @@ def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
         (["--since", "2d"], ["one", "two"]),
         (["--since", "2020-01-01", "--all"], ["one", "two", "bad", "saved"]),
         (["--since", "45m", "--limit", "1"], ["two"]),
-        (["--dag", "llama31", "--dag-run", "manual__2026-11-21"], ["one", "two", "saved"]),
+        (["--dag", "steptime_llama3.1-25.04", "--dag-run", "manual__2026-11-21"], ["one", "two", "saved"]),
         (["--state", "rejected"], ["bad"]),
         (["--state", "Valid", "--all"], ["one", "two", "saved"]),
         (["--cluster", "LOCAL", "--scaling", "weak"], ["one", "two", "saved"]),
@@ -171,13 +171,13 @@ def test_every_filter_of_the_page_is_a_flag() -> None:
 def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) -> None:
     for name in ("cell", "other"):
         one = make_result(name)
-        told = {"dag_id": "scaling_sweep", "dag_run_id": f"week-{name}", "sweep": "weekly"}
+        told = {"dag_id": "steptime_sweep", "dag_run_id": f"week-{name}", "sweep": "weekly"}
         provenance = one.submitted.provenance.model_copy(update=told)
         stored.write(Store(), make_result(name, provenance=provenance))
 
     stored.write(Store(), make_result("of-no-sweep"))
 
-    assert jobs("--dag", "scaling_sweep", "--dag-run", "week-cell") == ["cell"]
+    assert jobs("--dag", "steptime_sweep", "--dag-run", "week-cell") == ["cell"]
     assert jobs("--sweep", "Weekly") == ["cell", "other"]
 
 
@@ -225,9 +225,13 @@ def test_nothing_found_is_said() -> None:
         (["show", "tow"], "no run 'tow' in the metrics store: did you mean 'two'?"),
         (["show", ""], "'' begins the names of 4 runs (bad, one, saved, …): write more of the name."),
         (["compare", "one", "nine"], "no run 'nine' in the metrics store: `steptime results --all"),
-        (["--dag", "lama31"], "no results of a DAG 'lama31' in the metrics store: did you mean 'llama31'?"),
         (
-            ["--dag", "llama31", "--dag-run", "manual"],
+            ["--dag", "steptime_lama3.1-25.04"],
+            "no results of a DAG 'steptime_lama3.1-25.04' in the metrics store: did you mean "
+            "'steptime_llama3.1-25.04'?",
+        ),
+        (
+            ["--dag", "steptime_llama3.1-25.04", "--dag-run", "manual"],
             "no results of a DAG run 'manual' in the metrics store",
         ),
         (["--gpus", "3"], "unknown gpus '3' of the stored results: did you mean '2'? Valid are: 1, 2, 4."),

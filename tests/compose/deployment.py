@@ -24,6 +24,7 @@ from steptime.service.rest import AirflowClient, DagRun
 ROOT = Path(__file__).parents[2]
 PORT = next(port for port in range(18080, 18180) if is_free(port))
 PASSWORDS = ("AIRFLOW_DB", "STORE_DB", "AIRFLOW_ADMIN", "REDIS")
+DAG = "steptime_llama3.1-25.04"
 AIRFLOW = ("api-server", "scheduler", "dag-processor", "triggerer", "worker", "cleanup")
 """The services that an upgrade replaces; the cluster is not one of them."""
 KILLED = (
@@ -200,7 +201,7 @@ class Deployment:
             "time_limit": "02:00:00",  # services are killed for longer than the usual 10 minutes
         }
         with self.airflow() as client:
-            run = client.trigger("llama31", conf, patience_s=300)
+            run = client.trigger(DAG, conf, patience_s=300)
         wait_for("its job runs", lambda: self.jobs()[jobs:] == ["RUNNING"], _RUNS_WITHIN_S)
         return run, jobs + 1
 
@@ -249,7 +250,7 @@ def builds_and_starts(deployment: Deployment) -> None:
     say(f"all services are healthy after {deployment.up():.0f} s, with two Celery workers")
     user = deployment.compose("exec", "-T", "scheduler", "id", "-u").strip()
     check("the user of a service", user, "50000")
-    deployment.compose("exec", "-T", "scheduler", "airflow", "dags", "unpause", "--yes", "llama31")
+    deployment.compose("exec", "-T", "scheduler", "airflow", "dags", "unpause", "--yes", DAG)
 
 
 def survives_kills(deployment: Deployment) -> int:

@@ -1,71 +1,140 @@
-"""Every shipped DAG loads, has the name that its workload sets, and is short."""
+"""Two lines in a DAG file make the DAGs that a team can run, each in the process of its tasks alone."""
 
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from steptime import dag_ids, settings
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.settings import config_dir, shipped
+from steptime.settings import shipped
 
 pytestmark = pytest.mark.filterwarnings("default")
+
+ON_ANY_CLUSTER = {
+    *("steptime_sweep", "steptime_sweep_weekly", "steptime_sweep_nodes"),
+    *("steptime_cluster_check", "steptime_send_report"),
+}
+ON_A_CPU = {dag_ids.dag_id(name) for name in list_workloads() if "cpu" in load_workload(name).gpu_types}
+CLUSTER = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\n"
+
+
+def read(folder: Path) -> Any:
+    """Return what Airflow reads in a DAG file, or in a folder of such files."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(folder, bundle_path=folder, bundle_name="tests")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[str], set[str]]:
+    """Return a function that gives the ids of the DAGs of a DAG file that calls `make_dags`."""
+
+    def made(call: str) -> set[str]:
+        (tmp_path / "steptime_dags.py").write_text(f"from steptime.airflow.dags import make_dags\n\n{call}\n")
+        bag = read(tmp_path / "steptime_dags.py")
+        assert bag.import_errors == {}
+        return set(bag.dags)
+
+    return made
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a team's folder of configuration, with nothing in it."""
+    (tmp_path / "config" / "clusters").mkdir(parents=True)
+    (tmp_path / "config" / "workloads").mkdir()
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
+    return tmp_path / "config"
 
 
 @pytest.fixture(scope="module")
 def dags() -> dict[str, Any]:
-    from airflow.dag_processing.dagbag import DagBag
-
-    bag = DagBag(shipped("dags"), bundle_path=Path(shipped("dags")), bundle_name="tests")
+    bag = read(shipped("dags"))
     assert bag.import_errors == {}
     found: dict[str, Any] = bag.dags
     return found
 
 
-def test_each_workload_has_its_dag(dags: dict[str, Any]) -> None:
-    assert set(dags) >= {load_workload(name).dag_id for name in list_workloads()}
+def test_a_machine_without_clusters_has_the_workloads_with_a_size_for_it(dags: dict[str, Any]) -> None:
+    assert set(dags) == ON_ANY_CLUSTER | ON_A_CPU
+    families = {name.removeprefix("steptime_").rpartition("-")[0] for name in ON_A_CPU}
+    assert families == {"llama3.1", "nemotron4", "nemotron4-340b", "nemotron-h", "nccl"}
+
+
+def test_a_cluster_adds_the_workloads_that_it_can_run(config: Path, made: Callable[[str], set[str]]) -> None:
+    (config / "clusters" / "gb300.yaml").write_text(CLUSTER.format("gb300"))
+    on_gb300 = {dag_ids.dag_id(name) for name in list_workloads() if "gb300" in load_workload(name).gpu_types}
+    assert len(on_gb300) > 10
+    assert made("make_dags()") == ON_ANY_CLUSTER | ON_A_CPU | on_gb300
+
+    (config / "clusters" / "gb300.yaml").write_text("name: gb300\n  broken")
+    assert made("make_dags()") >= on_gb300, "a mistake in a cluster's file takes no DAG away"
+
+
+def test_a_team_names_its_workloads_and_its_scheduled_sweeps(
+    made: Callable[[str], set[str]], tmp_path: Path
+) -> None:
+    assert made('make_dags(["llama3.1", "nemotron3-26.04"], sweeps={"night-8b": "0 2 * * *"})') == {
+        "steptime_llama3.1-25.04",
+        "steptime_nemotron3-26.04",
+        *("steptime_sweep", "steptime_sweep_night-8b", "steptime_cluster_check", "steptime_send_report"),
+    }
+    (tmp_path / "steptime_dags.py").write_text(
+        'from steptime.airflow.dags import make_dags\nmake_dags(["lama3.1"])\n'
+    )
+    [error] = read(tmp_path / "steptime_dags.py").import_errors.values()
+    assert "unknown workload 'lama3.1': did you mean 'llama3.1-" in error
+
+
+def test_every_id_begins_with_the_name_of_steptime_and_no_name_hides_it(dags: dict[str, Any]) -> None:
+    for name, dag in dags.items():
+        assert name.startswith("steptime_")
+        assert dag.dag_display_name == name, "two DAGs never share a name in the list of DAGs"
+
+
+def test_the_button_that_sends_the_report_starts_its_dag() -> None:
+    script = Path(settings.__file__).with_name("pages") / "static" / "send.js"
+    assert re.search(r'const DAG = "(\w+)"', script.read_text())[1] == dag_ids.SEND_REPORT  # type: ignore[index]
 
 
 def test_every_form_starts_without_a_checkpoint_as_the_documents_do(dags: dict[str, Any]) -> None:
     starts = {name: dag.params["checkpoint"] for name, dag in dags.items() if "checkpoint" in dag.params}
-    assert len(starts) > 20
+    assert starts.keys() == ON_A_CPU
     assert not any(starts.values()), starts
 
 
-def test_the_process_of_a_task_builds_its_own_dag_alone(
-    dags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-
-    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "nemotron4")  # as Airflow's task runner does
-    bag = DagBag(shipped("dags") / "workloads.py", bundle_path=Path(shipped("dags")), bundle_name="tests")
-    assert list(bag.dags) == ["nemotron4"]
+@pytest.mark.parametrize(
+    "dag_id",
+    ["steptime_nemotron4-25.04", "steptime_sweep_nodes", "steptime_send_report", "steptime_gpt-oss-26.02"],
+)
+def test_the_process_of_a_task_makes_its_own_dag_alone(dag_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that no configured cluster can run any more: its tasks go on."""
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)  # as Airflow's task runner does
+    assert list(read(shipped("dags")).dags) == [dag_id]
 
 
 def test_a_broken_workload_is_an_import_error_and_lacks_its_own_dag_alone(
-    dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dags: dict[str, Any], config: Path
 ) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-
-    shutil.copytree(config_dir(), tmp_path / "config")
-    broken = tmp_path / "config" / "workloads" / "nemotron-h-25.05.yaml"
+    broken = config / "workloads" / "nemotron-h-25.05.yaml"
+    shutil.copy(shipped("config") / "workloads" / broken.name, broken)
     broken.write_text(broken.read_text().replace("title: ", "titel: ").replace("fp8_recipe: d", "fp8: d"))
-    copy = tmp_path / "config" / "workloads" / "nemotron4-99.01.yaml"  # has the DAG id of nemotron4-25.04
-    copy.write_text(copy.with_stem("nemotron4-25.04").read_text().replace("nemotron4-25.04", copy.stem, 1))
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
-    bag = DagBag(shipped("dags"), bundle_path=Path(shipped("dags")), bundle_name="tests")
+    bag = read(shipped("dags"))
 
     [(file, error)] = bag.import_errors.items()
-    assert Path(file).name == "config_files.py"
+    assert Path(file).name == "steptime_config_files.py"
     assert f"{broken}, line 4, titel: unknown field, perhaps 'title' is meant." in error
     assert "trainer.fp8: unknown field" in error
-    assert f"{copy}: dag_id 'nemotron4' is also that of nemotron4-25.04: choose another one." in error
-    assert set(bag.dags) == set(dags) - {"nemotron_h"}
+    assert set(bag.dags) == set(dags) - {"steptime_nemotron-h-25.05"}
 
 
 def test_the_report_alone_decides_the_state_of_a_dag_run(dags: dict[str, Any]) -> None:
     for dag_id, dag in dags.items():
-        if dag_id in ("cluster_check", "send_report"):
+        if dag_id in (dag_ids.CLUSTER_CHECK, dag_ids.SEND_REPORT):
             continue
         report = dag.get_task("report")
         assert report.is_teardown
@@ -77,7 +146,7 @@ def test_the_report_alone_decides_the_state_of_a_dag_run(dags: dict[str, Any]) -
 def test_clearing_a_wait_clears_no_submit(dags: dict[str, Any]) -> None:
     """The wait goes on with its job. If `submit` were a setup, Airflow would clear all mapped instances."""
     for with_downstream in (False, True):
-        part = dags["llama31"].partial_subset(
+        part = dags["steptime_llama3.1-25.04"].partial_subset(
             "checkpoint.save.wait", include_upstream=False, include_downstream=with_downstream
         )
         assert ("checkpoint.save.end" in part.task_ids) is with_downstream

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from steptime import dag_ids
 from steptime.airflow.params import plan_from_params
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.settings import config_dir, shipped
+from steptime.settings import config_dir
 from steptime.staging.checking import checked_sweep
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
@@ -33,6 +34,12 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},
 }
 """By an example's condition, the params of Llama 3.1 (of 26.08 for Megatron-Bridge) that meet it."""
+ALL_DAGS = """
+from steptime.airflow.dags import make_dags
+from steptime.recipes.workloads import list_workloads
+
+make_dags(list_workloads())
+"""
 _ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\ncontainer: pyxis\n"
 
 
@@ -52,25 +59,33 @@ def with_gpus(config_with_gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def forms_with_gpus(config_with_gpus: Path) -> dict[str, Any]:
+def forms_with_gpus(config_with_gpus: Path, dag_file: Path) -> dict[str, Any]:
     """Return the params of every DAG in that configuration; no test changes them."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("STEPTIME_CONFIG_DIR", str(config_with_gpus))
-        return read_forms(patched)
+        return read_forms(patched, dag_file)
 
 
-def read_forms(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def dag_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a DAG file that makes the DAGs of all workloads, also of those that no cluster can run."""
+    path: Path = tmp_path_factory.mktemp("dags") / "all_dags.py"
+    path.write_text(ALL_DAGS)
+    return path
+
+
+def read_forms(monkeypatch: pytest.MonkeyPatch, dag_file: Path) -> dict[str, Any]:
     """Return the params of every DAG, on a machine of two cores."""
     from airflow.dag_processing.dagbag import DagBag
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    bag = DagBag(shipped("dags"), bundle_path=Path(shipped("dags")), bundle_name="tests")
+    bag = DagBag(dag_file, bundle_path=dag_file.parent, bundle_name="tests")
     return {dag_id: dag.params for dag_id, dag in bag.dags.items()}
 
 
 def check(dag_id: str, values: dict[str, Any]) -> None:
     """Check params as the first task of a DAG does."""
-    workloads = {load_workload(name).dag_id: name for name in list_workloads()}
+    workloads = {dag_ids.dag_id(name): name for name in list_workloads()}
     if dag_id in workloads:
         plan_from_params(workloads[dag_id], values)
     elif "sweep" in values:
@@ -108,12 +123,12 @@ def test_every_example_can_be_run_with_all_else_as_the_form_begins(
 def test_an_example_with_a_condition_can_be_run_where_that_holds(
     with_gpus: None, forms_with_gpus: dict[str, Any]
 ) -> None:
-    params = forms_with_gpus["llama31"]
+    params = forms_with_gpus["steptime_llama3.1-25.04"]
     seen = set()
     for name in params:
         condition, examples = named_examples(params.get_param(name))
         for example in examples if condition else ():
-            dag_id = "llama31_2608" if condition == _BRIDGE else "llama31"
+            dag_id = "steptime_llama3.1-26.08" if condition == _BRIDGE else "steptime_llama3.1-25.04"
             check(dag_id, forms_with_gpus[dag_id].dump() | {**_NEEDS[condition], name: example})
             seen.add(condition)
 
@@ -126,7 +141,7 @@ def test_a_form_is_accepted_if_only_its_cluster_is_changed(
     changed = 0
     for name in list_workloads():
         workload = load_workload(name)
-        form = forms_with_gpus[workload.dag_id].dump()
+        form = forms_with_gpus[dag_ids.dag_id(name)].dump()
         for cluster, gpu_type in {"local": "cpu", "h100": "h100", "gb300": "gb300"}.items():
             if gpu_type in workload.gpu_types:
                 plan_from_params(name, form | {"cluster": cluster})
@@ -135,17 +150,17 @@ def test_a_form_is_accepted_if_only_its_cluster_is_changed(
 
 
 def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, dag_file: Path
 ) -> None:
     """The examples in its form are of what it could run."""
-    forms = read_forms(monkeypatch)
+    forms = read_forms(monkeypatch, dag_file)
     for_gpus = {name for name in list_workloads() if "cpu" not in load_workload(name).gpu_types}
     for name in for_gpus:
         workload = load_workload(name)
-        params = forms[workload.dag_id]
+        params = forms[dag_ids.dag_id(name)]
         gpu_types = ", ".join(workload.gpu_types)
         with pytest.raises(UserError) as refused:
-            check(workload.dag_id, params.dump())
+            check(dag_ids.dag_id(name), params.dump())
         assert str(refused.value) == (
             f"{name} does not run on cpu, which cluster 'local' has: name a cluster that has one of "
             f"{gpu_types}, or such a GPU type to see a plan."

@@ -93,6 +93,7 @@ def test_its_dags_and_one_of_ones_own_are_read(environment: Path, tmp_path: Path
     (tmp_path / "own" / "mine.py").write_text(OWN_DAG)
     shown = outside(environment, tmp_path, "python", "-c", READ_DAGS, str(tmp_path / "own"))
     told = json.loads(shown.splitlines()[-1])
-    assert {"llama31", "nemotron_h", "scaling_sweep", "nightly"} <= told["dags"].keys()
+    shipped = {"steptime_llama3.1-25.04", "steptime_nemotron-h-25.05", "steptime_sweep"}
+    assert {"nightly", *shipped} <= told["dags"].keys()
     assert told["dags"]["nightly"] == ["ada"]
     assert told["provider"]

@@ -36,7 +36,7 @@ class Drill:
     lasts_s: tuple[float, float] = (0.5, 5.0)
     bears_more: bool = False
     """Whether the outcome stays the same if a second fault strikes before the first is mended."""
-    dag_id: str = "llama31"
+    dag_id: str = "steptime_llama3.1-25.04"
     params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 

@@ -35,7 +35,7 @@ from steptime.store.run_queries import Store
 CLUSTER = "mini-slurm"
 IMPATIENT = "impatient"
 """The same cluster in another file, which lets it be out of reach for at most 18 s."""
-TRAINING_DAG = "llama31"
+TRAINING_DAG = "steptime_llama3.1-25.04"
 STAND_IN = Path(__file__).with_name("gated_trainer.py")
 _IN_WORKER_DAG = "llama31_in_worker"
 DAGS = f"""

@@ -13,9 +13,9 @@ from steptime import settings
 
 DAGS = """
 from steptime.airflow.dag_builder import training_dag
+from steptime.airflow.dags import make_dags
 
-training_dag("grok1", workload="grok1")
-training_dag("llama31", workload="llama3.1")
+make_dags(["grok1", "llama3.1"], sweeps={})
 training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
 """Two workloads, as parsing all takes Airflow long, and a DAG whose worker a test can kill."""
@@ -56,9 +56,7 @@ runs:
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """Yield an Airflow with the shipped config and the clusters of the stand-in."""
     home, dags = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("dags")
-    for name in ("scaling_sweep.py", "send_report.py"):
-        shutil.copy(settings.shipped("dags") / name, dags)
-    (dags / "workloads.py").write_text(DAGS)
+    (dags / "steptime_dags.py").write_text(DAGS)
     (dags / "after_slower.py").write_text(AFTER_SLOWER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
     shutil.copy(MIXTURE, config / "workloads")

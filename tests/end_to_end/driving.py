@@ -61,11 +61,11 @@ class Airflow:
     def steptime(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
         return steptime(self.home, *arguments, timeout_s=timeout_s, STEPTIME_CONFIG_DIR=str(self.config))
 
-    def trigger(self, dag_id: str = "llama31", **params: Any) -> DagRun:
+    def trigger(self, dag_id: str = "steptime_llama3.1-25.04", **params: Any) -> DagRun:
         """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
         return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params}, patience_s=60)
 
-    def trigger_as(self, dag_run_id: str, dag_id: str = "llama31") -> int:
+    def trigger_as(self, dag_run_id: str, dag_id: str = "steptime_llama3.1-25.04") -> int:
         """Start a DAG under a given id; return the status of Airflow's answer."""
         body = {"dag_run_id": dag_run_id, "logical_date": None, "conf": {"gpus": "1"}}
         return self.answer("POST", f"/api/v2/dags/{dag_id}/dagRuns", body).status_code

@@ -29,14 +29,14 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
             store, usual.model_copy(update={"submitted": usual.submitted.model_copy(update={"run": run})})
         )
 
-    sweep = airflow.ended(airflow.client.trigger("scaling_sweep", {"sweep": SLOWER}, patience_s=60))
+    sweep = airflow.ended(airflow.client.trigger("steptime_sweep", {"sweep": SLOWER}, patience_s=60))
 
     assert sweep.state == "success"
     rows = airflow.steptime("results", "--cluster", STAND_IN, "--format", "json")
     of_sweep = [
         row
         for row in json.loads(rows.stdout)["results"]
-        if (row["dag_id"], row["dag_run_id"]) == ("scaling_sweep", sweep.dag_run_id)
+        if (row["dag_id"], row["dag_run_id"]) == ("steptime_sweep", sweep.dag_run_id)
     ]
     assert len(of_sweep) == 3
     compared = airflow.steptime("results", "compare", "--sweep", SLOWER, "--format", "json")
@@ -52,12 +52,12 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     tab = f"/steptime/api/results?dag_id={sweep.dag_id}&dag_run_id={quote(sweep.dag_run_id)}"
     assert airflow.answer("GET", tab).json()["comparison"]["sentence"] == lead, "the page says the same"
     assert httpx.get(airflow.url + tab).status_code == 401, "the page is open to everyone"
-    finished = airflow.asset_event(f"x-steptime://sweeps/{SLOWER}", "scaling_sweep", sweep)
+    finished = airflow.asset_event(f"x-steptime://sweeps/{SLOWER}", "steptime_sweep", sweep)
     assert finished["sentence"] == lead
     [slower] = finished["cells"]
     assert (slower["verdict"], slower["series_state"]) == ("slower", "confirmed")
     assert slower["job_name"] == cell["job_name"]
-    published = airflow.asset_event("x-steptime://results/llama3.1-25.04", "scaling_sweep", sweep)
+    published = airflow.asset_event("x-steptime://results/llama3.1-25.04", "steptime_sweep", sweep)
     assert published["change_percent"] == pytest.approx(20)
 
     level = {"job_name": cell["job_name"], "note": "a made up slowdown"}

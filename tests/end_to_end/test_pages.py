@@ -139,9 +139,9 @@ def test_a_log_link_leads_to_the_log_of_the_training(page: Page, rows: Rows) -> 
 
 
 def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page) -> None:
-    page.goto("/dags/llama31/runs")
+    page.goto("/dags/steptime_llama3.1-25.04/runs")
     page.get_by_role("button", name="Trigger").first.click()
-    form = page.get_by_role("dialog").filter(has_text="Trigger Dag - Llama 3.1 · 25.04")
+    form = page.get_by_role("dialog").filter(has_text="Trigger Dag - steptime_llama3.1-25.04")
     size = form.get_by_role("combobox", name="Size")
     expect(form).not_to_contain_text("null")
     size.click()
@@ -152,7 +152,8 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     form.get_by_role("button", name="Trigger", exact=True).click()
     page.wait_for_url("**/runs/manual__*")
 
-    run = airflow.client.dag_run("llama31", unquote(urlsplit(page.url).path.rpartition("/")[2]))
+    run_id = unquote(urlsplit(page.url).path.rpartition("/")[2])
+    run = airflow.client.dag_run("steptime_llama3.1-25.04", run_id)
     assert airflow.ended(run).state == "failed"
     task = airflow.task(run, "check_params")
     assert task is not None

@@ -192,4 +192,4 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
 
 def ran(airflow: Airflow) -> DagRun:
     """Run the sweep to its end."""
-    return airflow.ended(airflow.client.trigger("scaling_sweep", {"sweep": SWEEP}, patience_s=60), LONGEST_S)
+    return airflow.ended(airflow.client.trigger("steptime_sweep", {"sweep": SWEEP}, patience_s=60), LONGEST_S)

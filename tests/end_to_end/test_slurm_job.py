@@ -47,7 +47,7 @@ def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
     loaded = next(row for row in rows.values() if row["mode"] == "checkpoint_load")
     assert loaded["checkpoint_load_s"] > 0
     assert loaded["window"] == "12:12", "it goes on where the other job saved"
-    selected = f"dag_id=grok1&dag_run_id={quote(loaded['dag_run_id'], safe='')}"
+    selected = f"dag_id=steptime_grok1-25.08&dag_run_id={quote(loaded['dag_run_id'], safe='')}"
     page = airflow.answer("GET", f"/steptime/api/results?{selected}").json()
     shown = [dict(zip(page["columns"], row, strict=True)) for row in page["rows"]]
     assert [tuple(row[name] for name in ("job_name", *columns)) for row in shown] == [

@@ -22,7 +22,7 @@ def _no_job_is_left(airflow: Airflow) -> Iterator[None]:
 
 
 def start(airflow: Airflow, sweep: str) -> DagRun:
-    return airflow.client.trigger("scaling_sweep", {"sweep": sweep}, patience_s=60)
+    return airflow.client.trigger("steptime_sweep", {"sweep": sweep}, patience_s=60)
 
 
 def rows_of(airflow: Airflow, sweep: DagRun) -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks: Store)
     for found in (
         compare_since(weeks, NOW - WEEK_S),
         compare_sweep(weeks, "weekly-h"),
-        compare_dag_run(weeks, "llama31", "0"),
+        compare_dag_run(weeks, "steptime_llama3.1-25.04", "0"),
     ):
         assert found.completeness is not None
         assert found.completeness.line == LINE
@@ -135,7 +135,7 @@ def test_a_job_that_left_no_log_has_failed(
     for found in (
         compare_since(weeks, NOW - WEEK_S),
         compare_sweep(weeks, "weekly-h"),
-        compare_dag_run(weeks, "llama31", "0"),
+        compare_dag_run(weeks, "steptime_llama3.1-25.04", "0"),
     ):
         assert found.completeness is not None
         assert "0 not run" in found.completeness.line

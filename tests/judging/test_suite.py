@@ -70,7 +70,7 @@ def ran(
             step_times=[time] * 20,
             run=run.model_copy(update={"max_steps": 20, "window": make_result("x").run.window}),
             job=made.job.model_copy(update={"name": name, "submitted_at": submitted_at}),
-            provenance=made.provenance.model_copy(update={"sweep": "mini", "dag_id": "scaling_sweep"}),
+            provenance=made.provenance.model_copy(update={"sweep": "mini", "dag_id": "steptime_sweep"}),
             verdict=verdict,
         )
         log = result.log.model_copy(update={"path": str(folder / "log.out")})
@@ -128,7 +128,7 @@ def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result: MakeResu
     ran(make_result, cells[0], 3.0, 3.0, 3.0, at=1e9 - 1e6)
     assert judge_suite(Store(), "mini").cells[0].verdict == "below"
     made = make_result("x").submitted.provenance
-    newer = {"sweep": "mini", "dag_id": "scaling_sweep", "dag_run_id": "newer"}
+    newer = {"sweep": "mini", "dag_id": "steptime_sweep", "dag_run_id": "newer"}
     for number in range(3):
         job = make_result("x").job.model_copy(update={"name": f"n{number}", "submitted_at": 1e9 + number})
         run = cells[0].model_copy(update={"max_steps": 20, "window": make_result("x").run.window})

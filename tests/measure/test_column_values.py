@@ -48,7 +48,12 @@ def test_a_result_as_a_row(tmp_path: Path, make_result: MakeResult) -> None:
         **{"first_steps_s": 0, "in_checkpoints_s": 0},
         **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9},
         **{"started_at": 1.79e9 + 1.5, "ended_at": 1.79e9 + 40, "queue_wait_s": 1.5, "nodes": "localhost"},
-        **{"dag_id": "llama31", "dag_run_id": "manual__2026-11-21", "task_id": "wait", "map_index": 3},
+        **{
+            "dag_id": "steptime_llama3.1-25.04",
+            "dag_run_id": "manual__2026-11-21",
+            "task_id": "wait",
+            "map_index": 3,
+        },
         "log_path": result.log.path,
     }
     stored.write(store := Store(f"sqlite:///{tmp_path / 's.db'}"), result)

@@ -38,8 +38,8 @@ from steptime.store.run_queries import Store
 class AuthManager:
     """A stand-in that says which DAGs the one user may read, and which DAGs' runs the user may edit."""
 
-    readable: set[str] = field(default_factory=lambda: {"llama31"})
-    editable: set[str] = field(default_factory=lambda: {"llama31"})
+    readable: set[str] = field(default_factory=lambda: {"steptime_llama3.1-25.04"})
+    editable: set[str] = field(default_factory=lambda: {"steptime_llama3.1-25.04"})
 
     def get_authorized_dag_ids(self, *, user: object, method: str) -> set[str]:
         assert method == "GET"

@@ -29,7 +29,7 @@ AIRFLOW = """<!doctype html><html lang="en" class="light"><head><base href="/"><
 NAVIGATION = "/plugin/step-times/steptime/"
 """The address of Airflow's page around the pages; what follows the view's name belongs to the pages."""
 RUNS = f"{NAVIGATION}?view=runs"
-TAB = "/dags/llama31/runs/new/plugin/step-times-of-run?dag_run_id=new"
+TAB = "/dags/steptime_llama3.1-25.04/runs/new/plugin/step-times-of-run?dag_run_id=new"
 """The address of the tab of a DAG run."""
 
 
@@ -53,7 +53,7 @@ def airflow_around(pages: FastAPI) -> FastAPI:
         query = dict(request.query_params)
         routed = query.pop("routed", "true")
         if "dag_run_id" in query:
-            query = {"dag_id": "llama31"} | query
+            query = {"dag_id": "steptime_llama3.1-25.04"} | query
         address = f"steptime/?{urlencode(query)}"
         return AIRFLOW.format(address=escape(address), routed=json.dumps(routed == "true"))
 

@@ -82,7 +82,7 @@ def test_a_link_to_a_log_asks_airflows_router(page: Page) -> None:
     frame = opened(page)
     frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click()
     page.wait_for_function("document.title.startsWith('routed')")
-    assert page.title() == "routed to /dags/llama31/runs/new/tasks/wait/mapped/1"
+    assert page.title() == "routed to /dags/steptime_llama3.1-25.04/runs/new/tasks/wait/mapped/1"
 
 
 @pytest.mark.usefixtures("sweep")

@@ -57,7 +57,7 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
 
 
 def of_sweep(make_result: MakeResult, job_name: str, week: str, **options: Any) -> Result:
-    ran = {"sweep": "nightly", "dag_id": "scaling_sweep"}
+    ran = {"sweep": "nightly", "dag_id": "steptime_sweep"}
     provenance = make_result("x", dag_run_id=week).submitted.provenance.model_copy(update=ran)
     return make_result(job_name, provenance=provenance, **options)
 

@@ -60,7 +60,7 @@ def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
     frame = opened(page)
     (section,) = frame.locator("tr.group").all_inner_texts()
     submitted = datetime.fromtimestamp(1.79e9, UTC)
-    assert section.startswith("llama31 · new")
+    assert section.startswith("steptime_llama3.1-25.04 · new")
     assert f"5 runs, submitted {submitted:%Y-%m-%d %H:%M}" in section
     # A DAG run with only one run has no heading.
     expect(frame.locator("tr[data-job]").last).to_have_attribute("data-job", "older")
@@ -70,7 +70,7 @@ def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
 @pytest.fixture
 def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager: AuthManager) -> None:
     """Publish two months of a sweep of two cells, which the user may read; the last run of one is slower."""
-    auth_manager.readable |= {"scaling_sweep"}
+    auth_manager.readable |= {"steptime_sweep"}
     for week in range(9):
         for gpus in (1, 2):
             slower = 1.2 if (week, gpus) == (8, 2) else 1.0
@@ -79,7 +79,7 @@ def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager:
             usual = make_result(run, dag_run_id=f"week-{week}")
             of_sweep = {
                 "sweep": "nightly",
-                "dag_id": "scaling_sweep",
+                "dag_id": "steptime_sweep",
             }
             provenance = usual.submitted.provenance.model_copy(update=of_sweep)
             stored.publish(
@@ -89,7 +89,7 @@ def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager:
 
 @pytest.mark.usefixtures("weekly_sweep")
 def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(page: Page) -> None:
-    frame = opened(page, "/dags/scaling_sweep/runs/week-8/plugin/x?dag_id=scaling_sweep&dag_run_id=week-8")
+    frame = opened(page, "/dags/steptime_sweep/runs/week-8/plugin/x?dag_id=steptime_sweep&dag_run_id=week-8")
     expect(frame.locator("#summary strong")).to_contain_text(
         "2 cells: 1 slower, 0 faster, 1 unchanged; worst"
     )
@@ -114,7 +114,7 @@ def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page: Page) -> None
     assert sections[0].endswith("· 0.0321 GPU-hours · queued 1.5 s at most")
     frame.get_by_role("link", name="week-8").click()
     page.wait_for_function("document.title.startsWith('routed')")
-    assert page.title() == "routed to /dags/scaling_sweep/runs/week-8"
+    assert page.title() == "routed to /dags/steptime_sweep/runs/week-8"
 
 
 @pytest.mark.usefixtures("sweep")
@@ -292,7 +292,7 @@ def test_an_empty_store_says_what_to_do(page: Page) -> None:
     expect(frame.locator("#csv")).to_be_hidden()
 
 
-FAILED_RUN = "**/api/v2/dags/llama31/dagRuns/new"
+FAILED_RUN = "**/api/v2/dags/steptime_llama3.1-25.04/dagRuns/new"
 FAILED_TASKS = f"{FAILED_RUN}/taskInstances?state=failed&order_by=end_date&limit=1"
 FAILURE = f"{FAILED_RUN}/taskInstances/check_params/xcomEntries/failure?map_index=-1"
 
@@ -343,8 +343,8 @@ def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, p
     expect(made).to_have_count(1)
 
 
-ITS_DAG_RUN = "/api/v2/dags/llama31/dagRuns/manual__2026-11-21"
-CLEARED = "**/api/v2/dags/llama31/clearTaskInstances"
+ITS_DAG_RUN = "/api/v2/dags/steptime_llama3.1-25.04/dagRuns/manual__2026-11-21"
+CLEARED = "**/api/v2/dags/steptime_llama3.1-25.04/clearTaskInstances"
 
 
 def test_a_cell_runs_again_if_airflow_lets_the_user(

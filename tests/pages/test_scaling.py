@@ -34,17 +34,17 @@ def scales(publish: Callable[..., Result]) -> None:
 def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> None:
     frame = opened(page, f"{NAVIGATION}?view=scaling")
     expect(frame.locator("#summary")).to_have_text(
-        "2 models; lowest efficiency 50.0 % (small·fp32·2) in llama31/new."
+        "2 models; lowest efficiency 50.0 % (small·fp32·2) in steptime_llama3.1-25.04/new."
     )
     drawn = [frame.locator(f"#scaling-{index}").evaluate(LINES) for index in range(2)]
     # Weak scaling: a step of two ranks that takes 1.25 as long has 80 % of the tokens per second and rank.
     # Behind those of the model that the older DAG run has, too, lie its own.
     assert sorted(drawn) == [[[[1, 100], [2, 50]]], [[[1, 100], [2, 80]], [[1, 100], [4, 100]]]]
-    frame.locator("#together").select_option("llama31/old")
+    frame.locator("#together").select_option("steptime_llama3.1-25.04/old")
     expect(frame.locator("#summary")).to_have_text(
-        "1 model; lowest efficiency 100.0 % (tiny·fp32·1) in llama31/old."
+        "1 model; lowest efficiency 100.0 % (tiny·fp32·1) in steptime_llama3.1-25.04/old."
     )
-    expect(page).to_have_url(ending("?view=scaling&together=llama31%2Fold"))
+    expect(page).to_have_url(ending("?view=scaling&together=steptime_llama3.1-25.04%2Fold"))
     assert frame.locator("#scaling-0").evaluate(LINES) == [[[1, 100], [4, 100]]]
     expect(frame.locator("canvas")).to_have_count(1)
 
@@ -52,16 +52,16 @@ def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> No
 @pytest.mark.usefixtures("half_year")
 def test_the_run_of_a_month_before_lies_beside_it_on_the_same_axes(page: Page) -> None:
     frame = opened(page, f"{NAVIGATION}?view=scaling")
-    expect(frame.locator("#beside-scaling")).to_have_value(f"weekly_scaling_sweep/week-{LAST - 4}")
+    expect(frame.locator("#beside-scaling")).to_have_value(f"steptime_sweep_weekly/week-{LAST - 4}")
     ends = "(c) => { const {x, y} = Chart.getChart(c).scales; return [x.min, x.max, y.min, y.max]; }"
     drawn = [frame.locator(f"#scaling-{place}").evaluate(ends) for place in range(len(SCALED))]
     assert drawn == [drawn[0]] * len(SCALED)
     chart = frame.get_by_role("img", name="Efficiency of llama3.1-25.04 · 8b ")
     labels = chart.evaluate("(c) => Chart.getChart(c).legend.legendItems.map(({text}) => text)")
     assert labels == ["bf16", "fp8"]  # each stands for its earlier runs too
-    frame.locator("#beside-scaling").select_option(f"weekly_scaling_sweep/week-{LAST - 1}")
-    frame.locator("#together").select_option(f"weekly_scaling_sweep/week-{LAST - 1}")  # not with itself
-    expect(frame.locator("#beside-scaling")).to_have_value(f"weekly_scaling_sweep/week-{LAST - 5}")
+    frame.locator("#beside-scaling").select_option(f"steptime_sweep_weekly/week-{LAST - 1}")
+    frame.locator("#together").select_option(f"steptime_sweep_weekly/week-{LAST - 1}")  # not with itself
+    expect(frame.locator("#beside-scaling")).to_have_value(f"steptime_sweep_weekly/week-{LAST - 5}")
     frame.locator("#beside-scaling").select_option("")
     expect(page).to_have_url(re.compile("[?&]beside=none(&|$)"))
     expect(chart).not_to_have_attribute("aria-label", re.compile("· 20"))
@@ -72,7 +72,7 @@ def test_the_tab_of_a_dag_run_has_its_own(page: Page) -> None:
     frame = opened(page, TAB)
     frame.get_by_role("link", name="Scaling").click()
     expect(frame.locator("#summary")).to_have_text(
-        "2 models; lowest efficiency 50.0 % (small·fp32·2) in llama31/new."
+        "2 models; lowest efficiency 50.0 % (small·fp32·2) in steptime_llama3.1-25.04/new."
     )
     expect(frame.locator("#together")).to_be_hidden()
 

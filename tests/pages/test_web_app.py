@@ -140,8 +140,8 @@ async def test_the_tab_of_a_dag_run_has_its_runs_alone(
     make_result: Callable[..., Result],
     auth_manager: AuthManager,
 ) -> None:
-    of_sweep = {"dag_id": "scaling_sweep", "dag_run_id": "manual__1"}
-    auth_manager.readable |= {"scaling_sweep"}
+    of_sweep = {"dag_id": "steptime_sweep", "dag_run_id": "manual__1"}
+    auth_manager.readable |= {"steptime_sweep"}
     cell = make_result("x").submitted.provenance.model_copy(update=of_sweep)
     publish("a-cell", provenance=cell)
     publish("another-run", gpus=4)
@@ -174,7 +174,9 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
     bad = Verdict(checks=(Check(name="x", passed=False, message="It did not."),))
     stored.publish(store, make_result("bad", verdict=bad, submitted_at=1.78e9, dag_run_id="week-6"))
 
-    answer = (await get(pages, "/api/results", params={"dag_id": "llama31", "dag_run_id": "week-6"})).json()
+    answer = (
+        await get(pages, "/api/results", params={"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "week-6"})
+    ).json()
 
     shown = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
     assert {row["job_name"]: (row["verdict"], row["series_state"]) for row in shown} == {
@@ -189,7 +191,7 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
     assert re.match("tiny·fp32·2: slower by 30.0 % since [-0-9]{10}, suspected; ", remark)
     assert (answer["matching"], answer["all"]) == (3, 3), "rejected ones count"
     assert answer["columns"][-6:] == [column.name for column in RUN_VERDICT_COLUMNS]
-    for names_none in ({}, {"dag_id": "llama31"}, {"dag_run_id": "week-6"}):
+    for names_none in ({}, {"dag_id": "steptime_llama3.1-25.04"}, {"dag_run_id": "week-6"}):
         assert "comparison" not in (await get(pages, "/api/results", params=names_none)).json()
     may_accept = {
         name: (await get(pages, f"/api/runs/{name}")).json()["may_accept"] for name in ("2-6", "bad")
@@ -231,7 +233,7 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
     (oldest,) = await rows(pages, limit="1", gpus="1", size="small")
     assert oldest["job_name"] == "run-0"
     assert {row["job_name"] for row in await rows(pages, search="LLAMA31 un-1")} == {"run-1"}
-    assert await rows(pages, search="llama31 100%") == []
+    assert await rows(pages, search="steptime_llama3.1-25.04 100%") == []
 
 
 async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> None:
@@ -254,8 +256,8 @@ async def test_the_runs_of_one_dag_run_scale(pages: FastAPI) -> None:
         "run-4",
     ]
     assert answer["together"] == answer["known"][0]["together"]
-    other = (await get(pages, "/api/scaling", params={"together": "llama31/old"})).json()
-    assert (other["together"], other["known"]) == ("llama31/old", answer["known"])
+    other = (await get(pages, "/api/scaling", params={"together": "steptime_llama3.1-25.04/old"})).json()
+    assert (other["together"], other["known"]) == ("steptime_llama3.1-25.04/old", answer["known"])
     assert [dict(zip(names, row, strict=True))["job_name"] for row in other["rows"]] == ["older"]
 
 
@@ -284,7 +286,7 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
         {},
         {"gpus": "4"},
         {"search": "bad"},
-        {"dag_id": "llama31", "dag_run_id": "manual__2026-11-21"},
+        {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "manual__2026-11-21"},
     ):
         shown = await rows(pages, **query)
         found = await csv_rows(pages, **query)
@@ -595,7 +597,7 @@ async def test_who_may_only_read_accepts_nothing(
     answer = await post(pages, "/api/accept", json={"job_name": slower, "note": "why"})
 
     assert answer.status_code == 403
-    assert answer.json()["detail"] == "you may not edit runs of the DAG llama31"
+    assert answer.json()["detail"] == "you may not edit runs of the DAG steptime_llama3.1-25.04"
     for answer in [await get(pages, f"/api/{of}/{slower}") for of in ("trend", "runs")]:
         assert answer.json()["may_accept"] is False
     auth_manager.readable.clear()

@@ -15,7 +15,7 @@ GOOD = """\
 workload: small-1.0
 title: Small
 document: "A document"
-dag_id: small
+# A model of 8 billion parameters.
 flops_formula: llama3.1-25.04
 experiment: "pretrain_{size}_{gpus}"
 defaults: {size: 8b, dtype: bf16}
@@ -354,19 +354,6 @@ def test_a_broken_workload_hides_no_other(config: Path, capsys: pytest.CaptureFi
     assert listed.err.startswith(
         f"steptime: {config}/workloads/small-1.0.yaml, line 7, defaults.size: unknown size '9b'"
     )
-
-
-def test_a_dag_id_of_two_workloads_is_refused_for_either(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = changed(GOOD, "dag_id: small", "dag_id: llama31")
-    (config / "workloads" / "small-1.0.yaml").write_text(text)
-    for name, other in (("small-1.0", "llama3.1-25.04"), ("llama3.1-25.04", "small-1.0")):
-        assert steptime("recipes", "--workload", name) == 1
-        assert capsys.readouterr().err == (
-            f"steptime: {config}/workloads/{name}.yaml: dag_id 'llama31' is also that of {other}: "
-            "choose another one.\n"
-        )
 
 
 def test_a_broken_gpu_type_hides_no_other(config: Path) -> None:

@@ -19,8 +19,8 @@ from steptime.cli.following import follow, progress, run_lines
 from steptime.errors import SystemFailure
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
-RUN = DagRun(dag_id="llama31", dag_run_id="r1", state="running")
-PATH = "GET /api/v2/dags/llama31/dagRuns/r1"
+RUN = DagRun(dag_id="steptime_llama3.1-25.04", dag_run_id="r1", state="running")
+PATH = "GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r1"
 AGAIN = Path(pages.__file__).parent / "static" / "again.js"
 
 
@@ -115,7 +115,7 @@ def answer(api: Any, polls: Iterator[tuple[str, list[dict[str, Any]]]]) -> None:
 
     def dag_run(_: Any) -> tuple[int, Any]:
         now["state"], now["tasks"] = next(polls)
-        return 200, {"dag_id": "llama31", "dag_run_id": "r1", "state": now["state"]}
+        return 200, {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r1", "state": now["state"]}
 
     api.answers[PATH] = dag_run
     api.answers[f"{PATH}/taskInstances"] = lambda _: (
@@ -174,7 +174,11 @@ def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pyt
 @pytest.mark.usefixtures("fast")
 def test_an_airflow_that_restarts_is_waited_for(api: Any) -> None:
     answers = iter(
-        [(500, {}), (503, {}), (200, {"dag_id": "llama31", "dag_run_id": "r1", "state": "failed"})]
+        [
+            (500, {}),
+            (503, {}),
+            (200, {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r1", "state": "failed"}),
+        ]
     )
     api.answers[PATH] = lambda _: next(answers)
     api.answers[f"{PATH}/taskInstances"] = (200, {"task_instances": [], "total_entries": 0})
@@ -201,7 +205,9 @@ def test_an_answer_that_is_lost_long_after_the_start_is_waited_for(
 
     own = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now, sleep=sleep)
     monkeypatch.setattr(following, "time", own)
-    running, ended = ({"dag_id": "llama31", "dag_run_id": "r1", "state": s} for s in ("running", "success"))
+    running, ended = (
+        {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r1", "state": s} for s in ("running", "success")
+    )
     answers = iter([*[(200, running)] * 5, (500, {}), (200, ended)])
     api.answers[PATH] = lambda _: next(answers)
     api.answers[f"{PATH}/taskInstances"] = (200, {"task_instances": [], "total_entries": 0})

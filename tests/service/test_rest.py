@@ -7,7 +7,7 @@ import pytest
 from steptime.errors import SystemFailure, UserError
 from steptime.service.rest import AirflowClient, LogLine, TaskInstance
 
-RUN = {"dag_id": "llama31", "dag_run_id": "r 1+2", "state": "running"}
+RUN = {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r 1+2", "state": "running"}
 
 
 @pytest.fixture
@@ -19,22 +19,25 @@ def client(api: Any) -> Iterator[AirflowClient]:
 def test_logs_in_anew_when_the_token_has_expired(api: Any, client: AirflowClient) -> None:
     tokens = iter(["old", "new"])
     api.answers["POST /auth/token"] = lambda _: (201, {"access_token": next(tokens)})
-    api.answers["GET /api/v2/dags/llama31/dagRuns/r 1+2"] = lambda _: (
+    api.answers["GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r 1+2"] = lambda _: (
         (200, RUN) if api.requests[-1][2] == "Bearer new" else (401, {"detail": "expired"})
     )
-    assert client.dag_run("llama31", "r 1+2").state == "running"
+    assert client.dag_run("steptime_llama3.1-25.04", "r 1+2").state == "running"
 
 
 def test_a_lost_reply_does_not_trigger_twice(api: Any, client: AirflowClient) -> None:
-    api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": False})
+    api.answers["GET /api/v2/dags/steptime_llama3.1-25.04"] = (
+        200,
+        {"dag_id": "steptime_llama3.1-25.04", "is_paused": False},
+    )
 
     def stored_but_broken(body: Any) -> tuple[int, Any]:
-        api.answers[f"GET /api/v2/dags/llama31/dagRuns/{body['dag_run_id']}"] = (200, RUN)
+        api.answers[f"GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/{body['dag_run_id']}"] = (200, RUN)
         return 502, b"<html>"
 
-    api.answers["POST /api/v2/dags/llama31/dagRuns"] = stored_but_broken
-    assert client.trigger("llama31", {}).state == "running"
-    assert len(api.asked("POST /api/v2/dags/llama31/dagRuns")) == 1
+    api.answers["POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns"] = stored_but_broken
+    assert client.trigger("steptime_llama3.1-25.04", {}).state == "running"
+    assert len(api.asked("POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns")) == 1
 
 
 def test_of_a_dag_that_airflow_lacks_it_is_said_when_it_appears(api: Any, client: AirflowClient) -> None:
@@ -43,7 +46,7 @@ def test_of_a_dag_that_airflow_lacks_it_is_said_when_it_appears(api: Any, client
         client.trigger("llama32", {})
     assert str(refused.value) == (
         "Airflow has no DAG 'llama32'. The DAG of a new workload appears within five minutes, if its file is "
-        "in the config/ that Airflow reads"
+        "in the config/ that Airflow reads and a cluster there can run it"
     )
 
 
@@ -64,23 +67,28 @@ def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
         client.trigger("glm45", {})
     assert str(refused.value) == (
         "Airflow has no DAG 'glm45', and could not read glm45.py (BrokenFiles: glm.yaml, line 3: missing.): "
-        "correct what this names; Airflow reads it again within five minutes, or at once after "
-        "'touch dags/workloads.py'"
+        "correct what this names; Airflow reads it again within five minutes, or at once when the DAG file "
+        "is touched"
     )
 
 
 @pytest.mark.long
 def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: AirflowClient) -> None:
-    looks = iter([(404, {"detail": "not found"}), (200, {"dag_id": "llama31", "is_paused": False})])
-    api.answers["GET /api/v2/dags/llama31"] = lambda _: next(looks)
-    api.answers["POST /api/v2/dags/llama31/dagRuns"] = lambda body: (200, {**RUN, **body})
-    assert client.trigger("llama31", {}, patience_s=60).dag_id == "llama31"
+    looks = iter(
+        [(404, {"detail": "not found"}), (200, {"dag_id": "steptime_llama3.1-25.04", "is_paused": False})]
+    )
+    api.answers["GET /api/v2/dags/steptime_llama3.1-25.04"] = lambda _: next(looks)
+    api.answers["POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns"] = lambda body: (200, {**RUN, **body})
+    assert client.trigger("steptime_llama3.1-25.04", {}, patience_s=60).dag_id == "steptime_llama3.1-25.04"
 
 
 def test_a_paused_dag_is_not_triggered(api: Any, client: AirflowClient) -> None:
-    api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": True})
-    with pytest.raises(UserError, match=r"'llama31' is paused: unpause it at http://"):
-        client.trigger("llama31", {})
+    api.answers["GET /api/v2/dags/steptime_llama3.1-25.04"] = (
+        200,
+        {"dag_id": "steptime_llama3.1-25.04", "is_paused": True},
+    )
+    with pytest.raises(UserError, match=r"'steptime_llama3.1-25.04' is paused: unpause it at http://"):
+        client.trigger("steptime_llama3.1-25.04", {})
 
 
 @pytest.mark.parametrize(
@@ -107,9 +115,9 @@ def test_a_paused_dag_is_not_triggered(api: Any, client: AirflowClient) -> None:
 def test_errors_are_one_sentence(
     api: Any, client: AirflowClient, answer: Any, error: type[Exception], sentence: str
 ) -> None:
-    api.answers["GET /api/v2/dags/llama31/dagRuns/r1"] = answer
+    api.answers["GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r1"] = answer
     with pytest.raises(error, match=sentence):
-        client.dag_run("llama31", "r1")
+        client.dag_run("steptime_llama3.1-25.04", "r1")
 
 
 def test_nobody_there() -> None:
@@ -151,10 +159,10 @@ def test_health_with_heartbeats(api: Any, client: AirflowClient) -> None:
 
 def test_the_log_is_that_of_the_latest_try(api: Any, client: AirflowClient) -> None:
     task = TaskInstance(task_id="wait", state="failed", map_index=3, try_number=2)
-    logs = "GET /api/v2/dags/llama31/dagRuns/r1/taskInstances/wait/logs"
+    logs = "GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r1/taskInstances/wait/logs"
     api.answers[f"{logs}/1"] = (200, {"content": [{"event": "the first try"}]})
     api.answers[f"{logs}/2"] = (200, {"content": [{"event": "the second try"}]})
-    assert [line.event for line in client.log("llama31", "r1", task)] == ["the second try"]
+    assert [line.event for line in client.log("steptime_llama3.1-25.04", "r1", task)] == ["the second try"]
 
 
 def test_an_address_with_a_login_is_refused_without_showing_it() -> None:

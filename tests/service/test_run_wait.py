@@ -17,8 +17,8 @@ from steptime.store.run_queries import Store
 from .conftest import Steptime
 
 MakeResult = Callable[..., Result]
-DAG = "GET /api/v2/dags/llama31"
-TRIGGER = "POST /api/v2/dags/llama31/dagRuns"
+DAG = "GET /api/v2/dags/steptime_llama3.1-25.04"
+TRIGGER = "POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns"
 
 
 class Airflow:
@@ -35,7 +35,7 @@ class Airflow:
             "try_number": 1,
         }
         self.others: list[dict[str, Any]] = []
-        api.answers[DAG] = (200, {"dag_id": "llama31", "is_paused": False})
+        api.answers[DAG] = (200, {"dag_id": "steptime_llama3.1-25.04", "is_paused": False})
         api.answers[TRIGGER] = self._triggered
 
     def _triggered(self, body: Any) -> tuple[int, Any]:
@@ -54,7 +54,7 @@ class Airflow:
         return 200, self._run()
 
     def _run(self) -> dict[str, Any]:
-        return {"dag_id": "llama31", "dag_run_id": self.run_id, "state": self.state}
+        return {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": self.run_id, "state": self.state}
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_without_wait_it_tells_where_the_run_is(
     assert steptime("run llama3.1 --gpus 2 --env A=b") == 0
     out = capsys.readouterr().out
     assert f"run id:  {airflow.run_id}" in out
-    assert f"address: {airflow.api.url}/dags/llama31/runs/" in out
+    assert f"address: {airflow.api.url}/dags/steptime_llama3.1-25.04/runs/" in out
     (sent,) = airflow.api.asked(TRIGGER)
     assert sent["logical_date"] is None
     assert "workload" not in sent["conf"]
@@ -122,7 +122,7 @@ def test_a_failed_task_is_named_with_its_error_and_its_log(
     assert steptime("run llama3.1 --wait") == 2
     said = capsys.readouterr().err
     assert "wait failed: job x timed out" in said
-    assert f"its log: {airflow.api.url}/dags/llama31/runs/" in said
+    assert f"its log: {airflow.api.url}/dags/steptime_llama3.1-25.04/runs/" in said
     assert "/tasks/wait" in said
 
 

@@ -244,7 +244,7 @@ def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> No
 def test_a_dag_that_cannot_be_read_is_told(home: Path) -> None:
     (home / "broken-dag").touch()
     settings.dags_dir().mkdir()
-    (settings.dags_dir() / "workloads.py").touch()
+    (settings.dags_dir() / "steptime_dags.py").touch()
     with pytest.raises(
         SystemFailure, match=r"cannot read the DAG files of .*: workloads.py: SyntaxError: bad"
     ):

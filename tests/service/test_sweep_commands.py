@@ -15,8 +15,8 @@ class SweepUnderWay:
     def __init__(self, api: Any, state: str) -> None:
         self.state = state
         self.marked = 0
-        run = "/api/v2/dags/scaling_sweep/dagRuns/sweep"
-        dags = [{"dag_id": "scaling_sweep", "is_paused": False}]
+        run = "/api/v2/dags/steptime_sweep/dagRuns/sweep"
+        dags = [{"dag_id": "steptime_sweep", "is_paused": False}]
         api.answers |= {
             "GET /api/v2/dags": (200, {"dags": dags, "total_entries": 1}),
             f"GET {run}": lambda _: self._answer(),
@@ -25,12 +25,12 @@ class SweepUnderWay:
 
     def _answer(self) -> Any:
         self.state, state = "failed" if self.marked else self.state, self.state
-        return 200, {"dag_id": "scaling_sweep", "dag_run_id": "sweep", "state": state}
+        return 200, {"dag_id": "steptime_sweep", "dag_run_id": "sweep", "state": state}
 
     def _patch(self, body: Any) -> Any:
         assert body == {"state": "failed"}
         self.marked += 1
-        return 200, {"dag_id": "scaling_sweep", "dag_run_id": "sweep", "state": self.state}
+        return 200, {"dag_id": "steptime_sweep", "dag_run_id": "sweep", "state": self.state}
 
 
 @pytest.mark.long
@@ -41,11 +41,11 @@ def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(
     assert steptime("sweep cancel sweep --dry-run") == 0
     assert (sweep.marked, capsys.readouterr().out) == (
         0,
-        "would end sweep of scaling_sweep, which is running\n",
+        "would end sweep of steptime_sweep, which is running\n",
     )
     assert steptime("sweep cancel sweep") == 0
     assert (sweep.marked, sweep.state) == (1, "failed")
-    assert capsys.readouterr().out == "ended sweep of scaling_sweep\n"
+    assert capsys.readouterr().out == "ended sweep of steptime_sweep\n"
 
 
 def test_a_sweep_that_has_ended_is_left_alone(
@@ -96,8 +96,8 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
                 for name, label in names.items()
             ]
     listed = [one | {"try_number": 1} for one in tasks]
-    run = "/api/v2/dags/scaling_sweep/dagRuns/sweep"
-    cleared = "POST /api/v2/dags/scaling_sweep/clearTaskInstances"
+    run = "/api/v2/dags/steptime_sweep/dagRuns/sweep"
+    cleared = "POST /api/v2/dags/steptime_sweep/clearTaskInstances"
     api.answers |= {
         f"GET {run}/taskInstances": lambda _: (200, {"task_instances": listed, "total_entries": len(listed)}),
         cleared: (200, {"task_instances": [], "total_entries": 0}),

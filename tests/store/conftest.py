@@ -58,7 +58,7 @@ def ledger_job(make_result: Callable[..., Result]) -> Callable[..., LedgerJob]:
                 "name": name,
                 "installation_id": OURS.id,
                 "installation_address": OURS.address,
-                "dag_id": "llama31",
+                "dag_id": "steptime_llama3.1-25.04",
                 "dag_run_id": "manual",
                 "run_after": 100.0,
                 "task_group": "performance",

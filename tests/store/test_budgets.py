@@ -91,7 +91,7 @@ def submit(ledger_job: Callable[..., LedgerJob]) -> Submit:
 
 
 def of(dag_run: str) -> Owner:
-    return Owner(OURS.id, "llama31", dag_run)
+    return Owner(OURS.id, "steptime_llama3.1-25.04", dag_run)
 
 
 def ended(state: JobState, started: str | None, at: str) -> JobStatus:

@@ -37,7 +37,7 @@ def make(make_result: MakeResult) -> MakeResult:
 
     def run(name: str, gpus: int, rate: float = 1.0, *, together: str = "one", **options: Any) -> Result:
         provenance = make_result("x").submitted.provenance.model_copy(
-            update={"sweep": "weekly", "dag_id": "llama31", "dag_run_id": together}
+            update={"sweep": "weekly", "dag_id": "steptime_llama3.1-25.04", "dag_run_id": together}
         )
         given: dict[str, Any] = {"step_times": [1 / rate] * 20, "provenance": provenance, **options}
         return make_result(name, gpus=gpus, **given)

@@ -17,7 +17,12 @@ MakeJob = Callable[..., LedgerJob]
 
 
 def key(**fields: object) -> TaskKey:
-    of_job = {"dag_id": "llama31", "dag_run_id": "manual", "task_group": "performance", "map_index": 0}
+    of_job = {
+        "dag_id": "steptime_llama3.1-25.04",
+        "dag_run_id": "manual",
+        "task_group": "performance",
+        "map_index": 0,
+    }
     return TaskKey.model_validate({"installations": ("ours", "too"), **of_job, **fields})
 
 

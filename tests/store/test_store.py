@@ -89,7 +89,7 @@ def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(
     result = saved.model_copy(
         update={"log": saved.log.model_copy(update={"steps": (*odd, *saved.log.steps[2:])})}
     )
-    store, reader = Store(store_url), Store(store_url, dags=["llama31"])
+    store, reader = Store(store_url), Store(store_url, dags=["steptime_llama3.1-25.04"])
     stored.write(store, make_result("result"))
     before = _what_readers_see(store), _what_readers_see(reader)
 
@@ -116,7 +116,7 @@ def _what_readers_see(store: Store) -> list[Any]:
         store.results(include_rejected=True, in_reading_order=True),
         store.count(include_rejected=True),
         store.choices(),
-        store.list_runs("llama31", "manual__2026-11-21"),
+        store.list_runs("steptime_llama3.1-25.04", "manual__2026-11-21"),
         store.records(["saved", "result"]).keys(),
         store.step_times(["saved", "result"]).keys(),
         store.run_times({}, 9),
@@ -224,10 +224,10 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert names(workload="llama3.1-25.04", size=None, mode="profile") == []
     assert names(include_rejected=True, limit=1) == ["job4"]
     assert names(job_name="job2") == ["job2"]
-    assert [row["job_name"] for row in store.list_runs("llama31", "manual__2026-11-21")] == [
+    assert [row["job_name"] for row in store.list_runs("steptime_llama3.1-25.04", "manual__2026-11-21")] == [
         "job3", "job2", "job1", "job0",
     ]  # fmt: skip
-    assert [row["state"] for row in store.list_runs("llama31", "other")] == ["rejected"]
+    assert [row["state"] for row in store.list_runs("steptime_llama3.1-25.04", "other")] == ["rejected"]
     assert tuple(store.choices()) == CHOICES
     assert store.choices()["size"] == ["small", "tiny"]
     assert store.choices()["gpus"] == [1, 2, 4]

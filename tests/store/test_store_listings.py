@@ -23,7 +23,7 @@ BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing,
 def make(make_result: MakeResult) -> MakeResult:
     """Return a function that makes a run of a DAG run, or of a cell of a sweep."""
 
-    def run(name: str, dag: str = "llama31", dag_run: str = "r", **options: Any) -> Result:
+    def run(name: str, dag: str = "steptime_llama3.1-25.04", dag_run: str = "r", **options: Any) -> Result:
         of_dag_run = {"dag_id": dag, "dag_run_id": dag_run, "sweep": options.pop("sweep", None)}
         ours = make_result("x").submitted.provenance.model_copy(update=of_dag_run)
         return make_result(name, provenance=ours, **options)
@@ -58,11 +58,11 @@ def of_reader(store: Store, *dags: str) -> Store:
 def test_runs_measured_together_have_several_scales(store: Store) -> None:
     listed = store.measured_together(limit=10)
     assert [(row["together"], row["submitted_at"], row["runs"]) for row in listed] == [
-        *(("weekly/w", 1e9 + 9, 2), ("secret/s", 1e9 + 8, 2), ("llama31/one", 1e9 + 1, 2)),
+        *(("weekly/w", 1e9 + 9, 2), ("secret/s", 1e9 + 8, 2), ("steptime_llama3.1-25.04/one", 1e9 + 1, 2)),
     ]
     assert [row["together"] for row in store.measured_together(limit=1)] == ["weekly/w"]
-    seen = of_reader(store, "llama31", "weekly").measured_together(limit=10)
-    assert [row["together"] for row in seen] == ["weekly/w", "llama31/one"]
+    seen = of_reader(store, "steptime_llama3.1-25.04", "weekly").measured_together(limit=10)
+    assert [row["together"] for row in seen] == ["weekly/w", "steptime_llama3.1-25.04/one"]
 
 
 @pytest.mark.long
@@ -71,9 +71,9 @@ def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> 
         return {(row["size"], row["gpus"]) for row in judgement_queries.hidden(of_reader(store, *dags))}
 
     assert judgement_queries.hidden(store) == []
-    assert hidden("llama31", "weekly") == {("small", 1), ("small", 2)}
+    assert hidden("steptime_llama3.1-25.04", "weekly") == {("small", 1), ("small", 2)}
     assert hidden("secret") == {("tiny", 1), ("tiny", 2), ("tiny", 4)}
-    assert hidden("secret", "llama31", "weekly", "another") == set()
+    assert hidden("secret", "steptime_llama3.1-25.04", "weekly", "another") == set()
 
 
 def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
@@ -84,7 +84,7 @@ def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
         store, make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"provenance": ours}))
     )
     assert store.choices()["sweep"] == ["of nobody's concern", "s"]
-    seen = of_reader(store, "llama31", "weekly").choices()
+    seen = of_reader(store, "steptime_llama3.1-25.04", "weekly").choices()
     assert (seen["sweep"], seen["size"]) == (["s"], ["tiny"])
 
 
@@ -101,10 +101,13 @@ def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make:
 @pytest.mark.long
 def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> None:
     store.require("dag_id", "secret", "the DAG 'secret'")
-    with pytest.raises(UserError, match=r"there are no results of the DAG 'lama31'.*'llama31'"):
-        store.require("dag_id", "lama31", "the DAG 'lama31'")
+    with pytest.raises(
+        UserError,
+        match=r"there are no results of the DAG 'steptime_lama3.1-25.04'.*'steptime_llama3.1-25.04'",
+    ):
+        store.require("dag_id", "steptime_lama3.1-25.04", "the DAG 'steptime_lama3.1-25.04'")
     with pytest.raises(UserError, match="there are no results of it"):
-        of_reader(store, "llama31", "weekly").require("dag_id", "secret", "it")
+        of_reader(store, "steptime_llama3.1-25.04", "weekly").require("dag_id", "secret", "it")
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
@@ -120,7 +123,7 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     }
     records = store.records(names)
     assert records == {name: store.record(name)["content"] for name in names[:3]}
-    seen = of_reader(store, "llama31", "weekly")
+    seen = of_reader(store, "steptime_llama3.1-25.04", "weekly")
     assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
     assert store.step_times([]) == store.records([]) == {}
     found = store.read_each(names, select(schema.runs.c.job_name))
@@ -145,5 +148,11 @@ def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make
                 name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"provenance": ours})
             ),
         )
-    assert [row["job_name"] for row in store.list_runs("llama31", "r")] == ["d", "c", "b", "e", "a"]
-    assert store.list_runs("llama31", "another") == store.list_runs("another", "r") == []
+    assert [row["job_name"] for row in store.list_runs("steptime_llama3.1-25.04", "r")] == [
+        "d",
+        "c",
+        "b",
+        "e",
+        "a",
+    ]
+    assert store.list_runs("steptime_llama3.1-25.04", "another") == store.list_runs("another", "r") == []

@@ -50,7 +50,6 @@ def cluster_check_dag(dag_id: str) -> DAG:
     """Build the manually started DAG that checks one cluster."""
     with DAG(
         dag_id=dag_id,
-        dag_display_name="Check a cluster",
         description="Check that a cluster can be used",
         doc_md=_DOCUMENTATION,
         schedule=None,

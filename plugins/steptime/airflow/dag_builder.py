@@ -119,8 +119,6 @@ def training_dag(
         "max_active_runs": _RUNS_AT_ONCE,
         **dag_arguments,
     }
-    if dag_id == document.dag_id:  # a DAG of one's own is known by its id: there may be several
-        arguments.setdefault("dag_display_name", display_name(document))
     with DAG(
         dag_id=dag_id,
         schedule=schedule,
@@ -201,12 +199,6 @@ def train(
     wait >> parse >> validate >> publish
     wait >> end.as_teardown()
     return wait
-
-
-def display_name(document: Workload) -> str:
-    """Return the name of a workload that the UI shows, such as `Llama 3.1 · 25.04`."""
-    title = document.title.removesuffix(f"({document.release})").rstrip()
-    return f"{title} · {document.release}"
 
 
 def documentation(document: Workload) -> str:

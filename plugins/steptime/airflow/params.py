@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import Param
 from pydantic import BaseModel
 
+from steptime import dag_ids
 from steptime.clusters.config import check_owner, load_cluster
 from steptime.errors import UserError
 from steptime.recipes.cluster_files import list_clusters, readable_clusters
@@ -18,7 +19,7 @@ from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
 from steptime.recipes.request import option_fields, sections
 from steptime.recipes.selection import select
 from steptime.recipes.workload_file import PROXY_SUFFIX, Workload
-from steptime.recipes.workloads import load_workload
+from steptime.recipes.workloads import workload_name
 from steptime.settings import default_cluster
 from steptime.staging.checking import check_plan
 
@@ -82,10 +83,10 @@ def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "
     empty param has its default. `owner` is the DAG's owner, for clusters that limit what owners may do.
     """
     asked_for = str(params.get("workload", workload))
-    if load_workload(asked_for).workload != load_workload(workload).workload:
+    if workload_name(asked_for) != workload_name(workload):
         raise UserError(
             f"this DAG runs {workload}, not {asked_for}: "
-            f"start the DAG '{load_workload(asked_for).dag_id}', or leave out the workload."
+            f"start the DAG '{dag_ids.dag_id(workload_name(asked_for))}', or leave out the workload."
         )
     request = parse_request({**params, "workload": workload})
     if request.cluster in list_clusters():

@@ -56,7 +56,6 @@ def send_report_dag(dag_id: str) -> DAG:
     """Build the manually started DAG that sends the report."""
     with DAG(
         dag_id=dag_id,
-        dag_display_name="Send the report",
         description="Send This week by mail",
         doc_md=_DOCUMENTATION,
         schedule=None,

@@ -14,7 +14,7 @@ from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.parameters import Parameters
-from steptime.recipes.workloads import load_with_own_dag, load_workloads
+from steptime.recipes.workloads import load_workload, load_workloads
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -73,7 +73,7 @@ def recipes(
     if published and launch:
         raise UserError("--published and --launch are separate lists: give one of them.")
     make_rows = tables.launch_rows if launch else tables.published_rows if published else tables.rows
-    workloads, broken = load_each([workload], load_with_own_dag) if workload else load_workloads()
+    workloads, broken = load_each([workload], load_workload) if workload else load_workloads()
     rows = [cells for document in workloads for cells in make_rows(document)]
     in_brief = output_format is Format.TABLE and not (published or launch)
     if rows or broken is None:

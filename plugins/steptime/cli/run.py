@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from steptime import dag_ids
 from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, follow, run_lines
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format
@@ -13,7 +14,7 @@ from steptime.cli.results import show_results
 from steptime.cli.usage import complain
 from steptime.errors import SystemFailure
 from steptime.recipes.planning import Plan, PlanRequest, plan
-from steptime.recipes.workloads import load_with_own_dag
+from steptime.recipes.workloads import workload_name
 from steptime.service.rest import AirflowClient, DagRun, LogLine
 from steptime.staging.checking import check_plan
 from steptime.store.run_queries import Store
@@ -79,7 +80,7 @@ def trigger(client: AirflowClient, planned: Plan) -> DagRun:
     """Start a DAG run for the plan, and return it."""
     # With every default filled in: what was checked here is what runs there.
     conf = planned.request.model_dump(mode="json", exclude={"workload"})
-    dag_id = load_with_own_dag(planned.request.workload).dag_id
+    dag_id = dag_ids.dag_id(workload_name(planned.request.workload))
     return client.trigger(dag_id, conf, patience_s=DAG_PATIENCE_S)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from steptime import dag_ids
 from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show
 from steptime.cli.plan import check_budgets
@@ -21,8 +22,6 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 from steptime.staging.checking import checked_sweep, planned_sweep
 from steptime.waiting import poll_until
 
-DAG_ID = "scaling_sweep"
-"""The DAG that runs any sweep on demand."""
 _REPORT_TASK = "report"
 _SWEEP_TAG = "sweep"
 """Tag of the DAGs that run sweeps."""
@@ -135,7 +134,7 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
     planned = checked_sweep(name)
     check_budgets(_runs(planned), err=True)
     with airflow_client(url, user) as client:
-        started = client.trigger(DAG_ID, {"sweep": name}, patience_s=DAG_PATIENCE_S)
+        started = client.trigger(dag_ids.SWEEP, {"sweep": name}, patience_s=DAG_PATIENCE_S)
         address = client.run_address(started.dag_id, started.dag_run_id)
     typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
 

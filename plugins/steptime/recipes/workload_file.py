@@ -314,7 +314,6 @@ class Workload(Frozen):
     document: str
     llmb_name: Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")] | None = None
     """Name in `llmb-run`, such as `nemotron_3`; null for the family's name."""
-    dag_id: Annotated[str, matching("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]
     flops_formula: str
     experiment: Annotated[str, AfterValidator(_experiment)]
     """Template of the experiments' names, with placeholders of `EXPERIMENT_PLACEHOLDERS`."""

@@ -19,19 +19,26 @@ def list_workloads() -> tuple[str, ...]:
     return config_names("workloads")
 
 
-def load_workload(name: str) -> Workload:
-    """Load a workload by name; a family alone (`llama3.1`) means its default release, else the newest.
+def workload_name(name: str) -> str:
+    """Return a workload's full name; a family alone (`llama3.1`) means its default release, else the newest.
 
-    Raises UserError for an unknown name, and for a file with mistakes, all of which it lists.
+    Raises UserError for an unknown name.
     """
     known = list_workloads()
     stem = name.lower()
-    if stem not in known:
-        releases = family_releases(stem)
-        if not releases:
-            raise unknown_value("workload", name, known)
-        stem = _meant(releases)
-    path = _path(stem)
+    if stem in known:
+        return stem
+    if releases := family_releases(stem):
+        return _meant(releases)
+    raise unknown_value("workload", name, known)
+
+
+def load_workload(name: str) -> Workload:
+    """Load a workload by its name, or by that of its family, as `workload_name` does.
+
+    Raises UserError for an unknown name, and for a file with mistakes, all of which it lists.
+    """
+    path = _path(workload_name(name))
     return _load(path, *map(file_state, (path, gpus_file(), flops_file())))
 
 
@@ -61,42 +68,11 @@ def _path(name: str) -> Path:
 
 
 def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
-    """Load all workloads with a valid file and a unique DAG id; also return what is wrong with others.
+    """Load all workloads that can be read; also return what is wrong with the files of others.
 
-    Raises UserError if there are no files.
+    Empty if there are no files.
     """
-    name_of: dict[str, str] = {}
-
-    def load(name: str) -> Workload:
-        workload = load_workload(name)
-        if (other := name_of.setdefault(workload.dag_id, name)) != name:
-            raise _shared_dag(workload, other)
-        return workload
-
-    return load_each(list_workloads(), load)
-
-
-def load_with_own_dag(name: str) -> Workload:
-    """Load a workload as `load_workload` does.
-
-    Raises UserError also if another workload has the same DAG id.
-    """
-    workload = load_workload(name)
-    for other in list_workloads():
-        path = _path(other)
-        if other != workload.workload and _dag_id(path, file_state(path)) == workload.dag_id:
-            raise _shared_dag(workload, other)
-    return workload
-
-
-def _shared_dag(workload: Workload, other: str) -> UserError:
-    path = _path(workload.workload)
-    return UserError(f"{path}: dag_id '{workload.dag_id}' is also that of {other}: choose another one.")
-
-
-@functools.lru_cache(maxsize=64)
-def _dag_id(path: Path, _state: tuple[int, int]) -> object:
-    return read_document(path).value("dag_id")
+    return load_each(list_workloads(), load_workload)
 
 
 @functools.lru_cache(maxsize=64)

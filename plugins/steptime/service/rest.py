@@ -212,12 +212,12 @@ class AirflowClient:
         if not (broken := self.import_errors()):
             return UserError(
                 f"Airflow has no DAG '{dag_id}'. The DAG of a new workload appears within five minutes, "
-                "if its file is in the config/ that Airflow reads"
+                "if its file is in the config/ that Airflow reads and a cluster there can run it"
             )
         files = ", ".join(f"{name} ({error})" for name, error in broken.items())
         return UserError(
             f"Airflow has no DAG '{dag_id}', and could not read {files}: correct what this "
-            "names; Airflow reads it again within five minutes, or at once after 'touch dags/workloads.py'"
+            "names; Airflow reads it again within five minutes, or at once when the DAG file is touched"
         )
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:

@@ -22,7 +22,7 @@ WriteSweep = Callable[..., None]
 class SweepTask(TaskInstance):
     """A task instance of a sweep's DAG run, with its XComs."""
 
-    dag_id: str = "weekly_scaling_sweep"
+    dag_id: str = "steptime_sweep_weekly"
     xcoms: dict[Any, Any] = field(default_factory=dict)
 
     def xcom_pull(
@@ -66,7 +66,7 @@ def write_sweep(home: Path) -> Callable[..., None]:
 @pytest.fixture
 def task(write_sweep: WriteSweep) -> Callable[..., Any]:
     """Return a function that makes a task of the sweep DAG, with these rendered fields, as workers do."""
-    dag = sweep_dag("weekly_scaling_sweep", sweep="night")
+    dag = sweep_dag("steptime_sweep_weekly", sweep="night")
 
     def task(task_id: str, **fields: Any) -> Any:
         operator = dag.get_task(task_id).prepare_for_execution()

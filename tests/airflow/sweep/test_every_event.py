@@ -118,7 +118,7 @@ def test_the_example_mails_each_event_once(
     happens(event)
 
     [mail] = mails
-    dag_id = "llama31" if event in (*JUDGED, Event.RUN_FAILED) else SweepTask.dag_id
+    dag_id = "steptime_llama3.1-25.04" if event in (*JUDGED, Event.RUN_FAILED) else SweepTask.dag_id
     assert (mail["Subject"], mail["To"]) == (f"steptime: {event}", "team@example.com")
     sentence, _, link = body(mail).partition(" <a href=")
     assert html.unescape(sentence).startswith(SENTENCES[event])

@@ -46,7 +46,10 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     assert [line for line in said if line.startswith("budget: ") and "this plan at most 0.50" in line]
     assert committed() == pytest.approx(ASKED)
     with pytest.raises(BudgetExceeded):  # no other plan can take the sweep's reservation before its cells do
-        store_plan(Owner(this_installation().id, "llama31", "b"), [as_planned(planned(gpus="2").runs[0])])
+        store_plan(
+            Owner(this_installation().id, "steptime_llama3.1-25.04", "b"),
+            [as_planned(planned(gpus="2").runs[0])],
+        )
 
     json = {"run": checked["cells"][1]["label"], "staged": staged.model_dump(mode="json")}
     submit = task("performance.submit", **json)

@@ -42,7 +42,6 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
         schedule = cron_timetable(cron)
     with DAG(
         dag_id=dag_id,
-        dag_display_name=dag_id.replace("_", " ").capitalize(),
         description="Train the cells of a sweep"
         + (f", by default {sweep}" if cron is None else f": {sweep}"),
         doc_md=_DOCUMENTATION,

@@ -118,7 +118,7 @@ function explainEmpty() {
   if (answer.all) announce(); // below the filters, which stay as they are while somebody types
   else if (ended) announce(element("p", {}, `${ended}.`.replace(/\.\.$/, ".")));
   else if (scope.size) announce(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
-  else announce(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
+  else announce(element("p", {}, "No results yet. Trigger a DAG such as steptime_llama3.1-25.04, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
 }
 
 function summariseShown() {

@@ -4,7 +4,7 @@ import { element } from "./dom.js";
 import { attempt, drawAsking } from "./messages.js";
 import { readAirflow, sendAirflow } from "./server.js";
 
-const DAG = "send_report";
+const DAG = "steptime_send_report"; // as in dag_ids.py
 
 /** What sends the report on the last `days()`, for users who may see that there is a mail server. */
 export function sendBox(days) {

@@ -172,7 +172,6 @@ def workload_text(
             title=source.title,
             document=f"{at}/README.md",
             llmb_name=source.name,
-            dag_id=re.sub(r"\W", "_", name.replace(".", "")),
             flops_formula="megatron-bridge",
             experiment=f"pretrain_{name.replace('-', '_')}_" + _EXPERIMENT_TEMPLATE,
             defaults={"size": sizes[0], "dtype": rows[0].dtypes},
