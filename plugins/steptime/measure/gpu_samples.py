@@ -68,7 +68,9 @@ class NodeSamples(Frozen):
     def _fits(self) -> Self:
         lists = (self.power_w, self.sm_clock_mhz, self.least_sm_clock_mhz, self.memory_clock_mhz)
         others = (self.temperature_c, self.corrected_ecc_errors, self.uncorrected_ecc_errors)
-        if any(len(one) != len(self.gpus) for one in (*lists, *others, *self.slowed_percent.values())):
+        if any(
+            len(numbers) != len(self.gpus) for numbers in (*lists, *others, *self.slowed_percent.values())
+        ):
             raise ValueError("each list must have one value for each GPU")
         return self
 
@@ -114,22 +116,22 @@ class GpuSamples(Frozen):
 
     def describe_node(self, name: str) -> str | None:
         """Describe the power, clock and temperature of one node's GPUs; None if it was not sampled."""
-        own = [node for node in self.nodes if node.node == name]
-        return _summary(own) if own else None
+        samples = [node for node in self.nodes if node.node == name]
+        return _summary(samples) if samples else None
 
     @property
     def clauses(self) -> dict[str, tuple[str, ...]]:
         """Phrases, by node, on its errors and on how it differs from others, such as `31 °C hotter`."""
-        found = defaultdict[str, list[str]](list)
+        phrases = defaultdict[str, list[str]](list)
         for gpu, ratio in self._apart(lambda node: node.temperature_c, LEAST_HOTTER):
-            found[gpu.node.node].append(f"{gpu.name}{gpu.value * (1 - 1 / ratio):.0f} °C hotter")
+            phrases[gpu.node.node].append(f"{gpu.name}{gpu.value * (1 - 1 / ratio):.0f} °C hotter")
         inverse = lambda node: tuple(clock and 1 / clock for clock in node.sm_clock_mhz)  # noqa: E731
         for gpu, _ in self._apart(inverse, LEAST_SLOWER_CLOCK):
-            found[gpu.node.node].append(f"{gpu.name}clocks down to {gpu.clock}")
+            phrases[gpu.node.node].append(f"{gpu.name}clocks down to {gpu.clock}")
         for node in self.nodes:
-            others = [sum(one.link_errors.values()) for one in self.nodes if one is not node]
-            found[node.node] += node.errors(statistics.median(others) if others else 0)
-        return {node: tuple(clauses) for node, clauses in found.items() if clauses}
+            others = [sum(other.link_errors.values()) for other in self.nodes if other is not node]
+            phrases[node.node] += node.errors(statistics.median(others) if others else 0)
+        return {node: tuple(clauses) for node, clauses in phrases.items() if clauses}
 
     def _apart(
         self, values: Callable[[NodeSamples], Numbers], least: float
@@ -144,9 +146,9 @@ class GpuSamples(Frozen):
         ]
         many = len(self.nodes) > FEWEST_OTHERS
         units = (
-            [max(gpus, key=lambda one: one.value)._replace(name="") for gpus in by_node if gpus]
+            [max(gpus, key=lambda gpu: gpu.value)._replace(name="") for gpus in by_node if gpus]
             if many
-            else [one._replace(name=f"GPU {one.node.gpus[one.at]} ") for gpus in by_node for one in gpus]
+            else [gpu._replace(name=f"GPU {gpu.node.gpus[gpu.at]} ") for gpus in by_node for gpu in gpus]
         )
         if not units:
             return
@@ -221,8 +223,8 @@ def what_stands_apart(times: RankTimes | None, samples: GpuSamples | None) -> st
     """Describe the nodes and ranks of a run that differ from the others, and how; None if none does."""
     clauses = {} if samples is None else samples.clauses
     said = [
-        ", ".join((one.words, *(clauses.pop(one.node, ()) if one.rank is None else ())))
-        for one in (times.stragglers if times else ())
+        ", ".join((straggler.words, *(clauses.pop(straggler.node, ()) if straggler.rank is None else ())))
+        for straggler in (times.stragglers if times else ())
     ]
-    said += [f"node {node}: {', '.join(own)}" for node, own in clauses.items()]
+    said += [f"node {node}: {', '.join(phrases)}" for node, phrases in clauses.items()]
     return "; ".join(said) or None

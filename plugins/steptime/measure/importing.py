@@ -98,30 +98,30 @@ class RefusedImport(NamedTuple):
     reason: str
 
 
-def find_imports(path: Path, asked: ImportOptions) -> Iterator[Import | RefusedImport]:
+def find_imports(path: Path, options: ImportOptions) -> Iterator[Import | RefusedImport]:
     """Yield each run in a log, folder or unpacked archive, or a `RefusedImport` if it cannot be imported.
 
-    Raises UserError if there is nothing to read, or if the cluster's name in `asked` has characters other
+    Raises UserError if there is nothing to read, or if the cluster's name in `options` has characters other
     than letters, digits, `.`, `_` and `-`.
     """
-    if asked.cluster is not None:
-        _require_plain("cluster", asked.cluster)
+    if options.cluster is not None:
+        _require_plain("cluster", options.cluster)
     if (path / MANIFEST).is_file() and (path / RUNS).is_dir():
         for file in sorted((path / RUNS).glob("*.json")):
             try:
-                yield _archived(file, asked)
+                yield _archived(file, options)
             except UserError as error:
                 yield RefusedImport(f"{RUNS}/{file.name}", str(error))
         return
     for logs in group_by_run(find_logs(path)):
         try:
-            yield _logged(logs, asked)
+            yield _logged(logs, options)
         except UserError as error:
             name = logs.attempts[-1]
             yield RefusedImport(str(name.relative_to(path) if name != path else name.name), str(error))
 
 
-def _archived(file: Path, asked: ImportOptions) -> Import:
+def _archived(file: Path, options: ImportOptions) -> Import:
     """Read a run from an archive of steptime."""
     try:
         kept = ArchivedRun.model_validate_json(file.read_bytes())
@@ -129,10 +129,10 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             raise UserError(f"the file is damaged: {first['msg']}") from None
-        place = ".".join(map(str, first["loc"]))
+        location = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"this version of steptime cannot read the file ({one_line(place)}: {first['msg']}): import it "
-            "with the version that wrote it"
+            f"this version of steptime cannot read the file ({one_line(location)}: {first['msg']}): import "
+            "it with the version that wrote it"
         ) from None
     record = parse_record(kept.result.record)
     if record is None:
@@ -140,8 +140,8 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
             "this version of steptime cannot read the run's record: import it with the version that wrote it"
         )
     beside = file.parent.with_name(LOGS) / file.stem
-    files = tuple(sorted(one for one in beside.iterdir() if one.is_file())) if beside.is_dir() else ()
-    submitted = _here(kept.result.submitted, PurePosixPath(kept.result.log.path).name, asked)
+    files = tuple(sorted(path for path in beside.iterdir() if path.is_file())) if beside.is_dir() else ()
+    submitted = _here(kept.result.submitted, PurePosixPath(kept.result.log.path).name, options)
     parts = {"job": submitted.job, "run": submitted.run, "provenance": submitted.provenance}
     text = format_record(redact(json.loads(record.model_copy(update=parts).model_dump_json())))
     result = _measured(submitted, kept.result.status, kept.result.log, text)
@@ -149,7 +149,7 @@ def _archived(file: Path, asked: ImportOptions) -> Import:
     return Import(result, record.earlier_attempts, files, log, kept.accepted)
 
 
-def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
+def _logged(logs: RunLogs, options: ImportOptions) -> Import:
     """Read a run from its log, or from the logs of a job that was requeued."""
     files = (*logs.attempts, *logs.other_outputs)
     for file in files:
@@ -161,7 +161,7 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
     config = llmb_config(last) or {}
     if run is None:
         log = read_log(logs.attempts, other_outputs=logs.other_outputs)
-        run = _recognised(last, log, config, asked)
+        run = _recognised(last, log, config, options)
     else:
         log = read_log(
             logs.attempts,
@@ -172,7 +172,9 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
     state = decide_state([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
     if state == "complete" and log.steps:
         run = run.model_copy(update={"max_steps": log.steps[-1].global_step + 1})
-    digest = hashlib.sha256(b"".join(hashlib.sha256(one.read_bytes()).digest() for one in files)).hexdigest()
+    digest = hashlib.sha256(
+        b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
+    ).hexdigest()
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{run.experiment}-{digest[:12]}").lstrip("._-")
     job_config = config.get("job_config", {})
     submitted = Submission(
@@ -201,28 +203,28 @@ def _logged(logs: RunLogs, asked: ImportOptions) -> Import:
             environment=_texts(job_config.get("env_overrides")),
         ),
     )
-    submitted = _here(submitted, last.name, asked)
+    submitted = _here(submitted, last.name, options)
     status = JobStatus(state=_STATES.get(state, JobState.UNKNOWN), reason=f"its log is {state}")
     record = make_record(submitted, status, log)
     return Import(_measured(submitted, status, log, record), (), files, last)
 
 
-def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], asked: ImportOptions) -> Run:
+def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], options: ImportOptions) -> Run:
     """Return the run of a recipe that produced a log without a plan; raise UserError if that is unclear."""
-    if asked.cluster is None:
+    if options.cluster is None:
         raise UserError("the log does not say where it ran: name the cluster with --cluster")
-    if asked.recipe:
-        request = {**asked.recipe, "gpu_type": asked.gpu_type}
+    if options.recipe:
+        request = {**options.recipe, "gpu_type": options.gpu_type}
         run = plan(PlanRequest.model_validate(request)).runs[0]
         return run.model_copy(update={"mode": log.mode or run.mode})
     upstream = find_upstream(log_path, find_batch_size(log))
     runs = () if upstream is None else upstream.runs
-    if runs and asked.gpu_type is not None:
-        runs = tuple(run for run in runs if run.recipe.gpu_type == asked.gpu_type)
+    if runs and options.gpu_type is not None:
+        runs = tuple(run for run in runs if run.recipe.gpu_type == options.gpu_type)
         if not runs:
             raise UserError(
-                f"the log shows a recipe that has no run on {asked.gpu_type}: leave out --gpu-type, or name "
-                "the recipe with --workload, --size, --dtype, --gpus and --gpu-type"
+                f"the log shows a recipe that has no run on {options.gpu_type}: leave out --gpu-type, or "
+                "name the recipe with --workload, --size, --dtype, --gpus and --gpu-type"
             )
     if not runs:
         raise UserError(
@@ -245,14 +247,14 @@ def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], ask
     return run.model_copy(update={"mode": asked_mode or log.mode or Mode.PERFORMANCE})
 
 
-def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submission:
+def _here(submitted: Submission, log_name: str, options: ImportOptions) -> Submission:
     """Return a submission with the folder of this store into which its files are imported.
 
     Raises UserError for names with unsafe characters, because they become part of paths, commands and pages.
     """
     check_job_name(submitted.job.name)
-    cluster = asked.cluster or submitted.run.cluster
-    run = submitted.run.model_copy(update={"cluster": cluster, "for_judging": asked.for_judging})
+    cluster = options.cluster or submitted.run.cluster
+    run = submitted.run.model_copy(update={"cluster": cluster, "for_judging": options.for_judging})
     for name, value in {**run.recipe.identity, "cluster": cluster, "experiment": run.experiment}.items():
         _require_plain(name, value)
     folder = imported_dir() / submitted.job.name
@@ -264,7 +266,7 @@ def _here(submitted: Submission, log_name: str, asked: ImportOptions) -> Submiss
             "run": run,
             "request": submitted.request.model_copy(update={"cluster": cluster}),
             "job": submitted.job.model_copy(update=places),
-            "provenance": submitted.provenance.model_copy(update={"origin": asked.origin}),
+            "provenance": submitted.provenance.model_copy(update={"origin": options.origin}),
         }
     )
 

@@ -124,8 +124,8 @@ def log_row(
     loss = log.steps[-1].loss if log.steps else None
     what = _what_was_run(run, upstream, log)
     if len(recipes) > 1:
-        one = len({recipe.recipe.workload for recipe in recipes}) == 1
-        unknown = ("gpu_type", *_OF_THE_GPU_TYPE, *(() if one else ("workload",)))
+        is_one_workload = len({recipe.recipe.workload for recipe in recipes}) == 1
+        unknown = ("gpu_type", *_OF_THE_GPU_TYPE, *(() if is_one_workload else ("workload",)))
         what, numbers = ({**part, **dict.fromkeys(part.keys() & {*unknown})} for part in (what, numbers))
     return dict.fromkeys(column.name for column in COLUMNS) | {
         "log_path": cluster_path(logs[-1]),
@@ -237,8 +237,8 @@ def _what_was_run(run: Run | None, upstream: Upstream | None, log: TrainingLog) 
     shown: dict[str, Any] = {"global_batch_size": batches.pop() if len(batches) == 1 else None}
     if upstream is not None and upstream.runs:
         shown = _identity(upstream.runs[0])
-    asked = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
-    return {**shown, "mode": asked or log.mode}
+    requested_mode = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
+    return {**shown, "mode": requested_mode or log.mode}
 
 
 def _identity(run: Run) -> dict[str, Any]:
@@ -257,10 +257,10 @@ def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
     return [f"{len(missing)} of the window's steps are missing, first step {missing[0]}"] if missing else []
 
 
-def _cut_off(window: Window, found: int | None) -> list[str]:
+def _cut_off(window: Window, present: int | None) -> list[str]:
     """Return a sentence if the log starts after the window starts, or ends before the window ends."""
     wanted = window.last - window.first + 1
-    return [f"the log holds {found} of the window's {wanted} steps"] if found and found < wanted else []
+    return [f"the log holds {present} of the window's {wanted} steps"] if present and present < wanted else []
 
 
 def decide_state(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:

@@ -289,8 +289,8 @@ def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> Flops:
     """Return the model FLOPs of one sample, as stated or by a formula, with their source."""
     if recipe.workload in list_references():
         reference = load_reference(recipe.workload)
-        if as_published and (found := _flops_as_published(recipe, reference.as_published)):
-            return found
+        if as_published and (published := _flops_as_published(recipe, reference.as_published)):
+            return published
         if recipe.size in reference.stated_model_flops:
             return Flops(reference.stated_model_flops[recipe.size], f"as stated by {recipe.workload}")
     return recipe_flops(recipe)

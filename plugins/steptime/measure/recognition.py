@@ -68,13 +68,13 @@ def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
     `global_batch_size` is the one in the log, if known. Raises UserError for broken workload files.
     """
     config = llmb_config(log)
-    found = None if config is None else _by_config(config)
-    if found is None or not found.runs:
+    upstream = None if config is None else _by_config(config)
+    if upstream is None or not upstream.runs:
         folders = tuple(folder.name for folder in [*log.absolute().parents][:_FOLDERS])
         named = filter(_NAMED_RUNS.search, (log.name, *folders))
         by_name = next(filter(None, (_by_name(name, folders) for name in named)), None)
-        if found is None:
-            found = by_name
+        if upstream is None:
+            upstream = by_name
         elif by_name is not None and by_name.runs:  # the configuration may call the size otherwise
             shown = (config or {})["model_info"].get("gpu_type"), _release(config or {})
             runs = tuple(
@@ -84,15 +84,15 @@ def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
             )
             if runs:
                 batch = by_name.global_batch_size
-                found = found._replace(window=_window(runs[0]), runs=runs, global_batch_size=batch)
-    if found is None:
+                upstream = upstream._replace(window=_window(runs[0]), runs=runs, global_batch_size=batch)
+    if upstream is None:
         return None
-    batch = global_batch_size or found.global_batch_size
+    batch = global_batch_size or upstream.global_batch_size
     # Weak and strong scaling differ in the batch alone.
-    best_first = sorted(found.runs, key=lambda run: run.recipe.global_batch_size != batch)
+    best_first = sorted(upstream.runs, key=lambda run: run.recipe.global_batch_size != batch)
     distinct = {(run.recipe.gpu_type, run.recipe.workload): run for run in reversed(best_first)}
     batched = (_with_batch(distinct[which], batch) for which in sorted(distinct))
-    return found._replace(runs=tuple(filter(None, batched)))
+    return upstream._replace(runs=tuple(filter(None, batched)))
 
 
 def find_batch_size(log: TrainingLog) -> int | None:
@@ -131,8 +131,10 @@ def llmb_config(log: Path) -> dict[str, Any] | None:
     numbers = set(re.findall(r"\d+", log.name))
     for folder in [*log.absolute().parents][:_FOLDERS]:
         files = sorted(folder.glob(f"{_CONFIG}*.yaml"))
-        own = [file for file in files if file.stem.removeprefix(_CONFIG) in numbers]
-        for file in own or (files if len(files) == 1 and not any(len(one) > 3 for one in numbers) else []):
+        of_job = [file for file in files if file.stem.removeprefix(_CONFIG) in numbers]
+        for file in of_job or (
+            files if len(files) == 1 and not any(len(number) > 3 for number in numbers) else []
+        ):
             try:
                 with file.open("rb") as stream:
                     content = yaml.load(stream.read(_MOST_CONFIG_BYTES), _WithoutAliases)  # noqa: S506
@@ -195,15 +197,15 @@ def _by_name(name: str, folders: Sequence[str]) -> Upstream | None:
             continue
         batch = int(match["gbs"]) if "gbs" in match.groupdict() and match["gbs"].isdigit() else None
         # 24.11 has the data type in the path: results/24.11/bf16/340b/256.
-        dtype = match["dtype"] or next((one for one in folders if one in _DTYPES), None)
-        asked = {"size": next(size for size in workload.sizes if _plain(size) == match["size"])}
+        dtype = match["dtype"] or next((folder for folder in folders if folder in _DTYPES), None)
+        options = {"size": next(size for size in workload.sizes if _plain(size) == match["size"])}
         named = {key: value for key, value in match.groupdict().items() if value is not None and key != "gbs"}
         for gpu_type in workload.gpu_types.keys() - {"cpu"}:
             for scaling in ("weak", "strong"):
-                asked |= {"workload": workload.workload, "gpus": match["gpus"], "scaling": scaling}
-                for run in _planned(**asked, dtype=dtype, gpu_type=gpu_type):
-                    own = pattern.search(_plain(run.experiment))
-                    runs += [run] if own and named.items() <= own.groupdict().items() else []
+                options |= {"workload": workload.workload, "gpus": match["gpus"], "scaling": scaling}
+                for run in _planned(**options, dtype=dtype, gpu_type=gpu_type):
+                    planned = pattern.search(_plain(run.experiment))
+                    runs += [run] if planned and named.items() <= planned.groupdict().items() else []
         windows.add(None if workload.steps.window == LAST_STEP else workload.steps.window)
     if len(windows) != 1:
         if not _SINCE_25_05.search(_plain(name)):

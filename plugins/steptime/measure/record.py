@@ -39,8 +39,8 @@ def make_record(
     earlier_attempts: tuple[EarlierAttempt, ...] = (),
 ) -> str:
     """Make the record of a run that has ended, as JSON text without secrets (see `redact`)."""
-    of_trainer = [one for one in (log.started, log.ended) if one is not None]
-    nodes = [one["node_names"] for one in of_trainer if one.get("node_names")]
+    of_trainer = [printed for printed in (log.started, log.ended) if printed is not None]
+    nodes = [printed["node_names"] for printed in of_trainer if printed.get("node_names")]
     record = RunRecord(
         job=submitted.job,
         attempt=submitted.attempt,
@@ -49,8 +49,8 @@ def make_record(
         nodes=tuple(map(str, nodes[-1])) if nodes else status.nodes,
         versions={
             name: version
-            for one in of_trainer
-            for name, version in (one.get("versions") or {}).items()
+            for printed in of_trainer
+            for name, version in (printed.get("versions") or {}).items()
             if version is not None
         },
         launch=(log.started or {}).get("launch") or {},

@@ -97,10 +97,10 @@ def _this_code() -> dict[str, Any]:
     return describe_code()
 
 
-def _same_work(one: Run, other: Run) -> bool:
+def _same_work(run: Run, other: Run) -> bool:
     # The number of the repeat, the cell and the path of the checkpoint do not affect the work.
     apart = {"repeat", "cell", "checkpoint_path"}
-    return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
+    return run.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 
 
 def _command(request: PlanRequest) -> str:
@@ -116,5 +116,5 @@ def _command(request: PlanRequest) -> str:
         else:
             words += [flag, str(value)]
     for name, flag in DICTIONARIES.items():
-        words += [word for one, value in values[name].items() for word in (flag, f"{one}={value}")]
+        words += [word for key, value in values[name].items() for word in (flag, f"{key}={value}")]
     return shlex.join(words)

@@ -181,10 +181,10 @@ def describe_cost(rows: Iterable[Row], earlier: Iterable[Row]) -> str:
 
 
 def _hours_by_cluster(rows: Iterable[Row]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    hours: dict[str, float] = {}
     for row in rows:
-        found[row["cluster"]] = found.get(row["cluster"], 0.0) + (row["gpu_hours"] or 0.0)
-    return found
+        hours[row["cluster"]] = hours.get(row["cluster"], 0.0) + (row["gpu_hours"] or 0.0)
+    return hours
 
 
 def _hours(hours: float) -> str:

@@ -20,7 +20,7 @@ def list_files(row: Mapping[str, Any]) -> list[Path]:
         folders = [settings.collected_logs_dir() / row["cluster"] / row["job_name"], Path(log.parent)]
     else:
         folders = [settings.imported_dir() / row["job_name"]]
-    folder = next((one for one in folders if (one / log.name).is_file()), None)
+    folder = next((candidate for candidate in folders if (candidate / log.name).is_file()), None)
     if folder is None:
         return []
     return [

@@ -197,7 +197,7 @@ def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dic
     for rule in rules:
         for expectation in rule.expectations:
             expectation.meta = {"rule": rule.name}
-    expectations = [one for rule in rules for one in rule.expectations]
+    expectations = [expectation for rule in rules for expectation in rule.expectations]
     outcome = batch.validate(
         great_expectations.ExpectationSuite("steps", expectations=expectations),
         result_format={"result_format": "COMPLETE", "unexpected_index_column_names": ["global_step"]},
@@ -206,12 +206,12 @@ def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dic
     for result in outcome.results:
         if result.success:
             continue
-        name, found = result.expectation_config.meta["rule"], result.result
-        if "unexpected_index_list" in found:
-            rows = [int(row["global_step"]) for row in found["unexpected_index_list"]]
+        name, values = result.expectation_config.meta["rule"], result.result
+        if "unexpected_index_list" in values:
+            rows = [int(row["global_step"]) for row in values["unexpected_index_list"]]
             broken[name] = sorted({*broken.get(name, []), *rows})
-        elif "observed_value" in found:
-            broken[name] = [found["observed_value"]]
+        elif "observed_value" in values:
+            broken[name] = [values["observed_value"]]
         else:
             raise SystemFailure(
                 f"Great Expectations cannot evaluate '{name}': {_reasons(result.exception_info)}."
@@ -221,7 +221,11 @@ def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dic
 
 def _reasons(exceptions: dict[str, Any]) -> str:
     """Return the errors of all metrics that an expectation needed."""
-    return "; ".join(str(one["exception_message"]) for one in exceptions.values() if isinstance(one, dict))
+    return "; ".join(
+        str(exception["exception_message"])
+        for exception in exceptions.values()
+        if isinstance(exception, dict)
+    )
 
 
 def _table(run: Run, steps: Sequence[Step]) -> Any:
@@ -242,21 +246,21 @@ def _table(run: Run, steps: Sequence[Step]) -> Any:
     )
 
 
-def _finding(rule: _RowRule, run: Run, steps: Sequence[Step], found: list[Any]) -> str:
+def _finding(rule: _RowRule, run: Run, steps: Sequence[Step], violations: list[Any]) -> str:
     """Return what broke the rule, with the values of the log."""
     numbers = sorted(step.global_step for step in steps)
     if rule.name == "window_complete":
         missing = sorted({*range(run.window.first, run.window.last + 1)} - {*numbers})
         return f"{named_steps(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     if rule.name == "steps_once":
-        return f"{named_steps(found)} {'is' if len(found) == 1 else 'are'}"
+        return f"{named_steps(violations)} {'is' if len(violations) == 1 else 'are'}"
     if rule.name == "steps_as_planned":
         return f"they run from {numbers[0]} to {numbers[-1]}"
     if rule.name == "step_times_steady":
-        return f"it is {found[0]:.4g} s"
+        return f"it is {violations[0]:.4g} s"
     values = {step.global_step: getattr(step, rule.field) for step in steps}
-    shown = [f"{_as_logged(values[step])} at global step {step}" for step in found[:_SHOWN]]
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    shown = [f"{_as_logged(values[step])} at global step {step}" for step in violations[:_SHOWN]]
+    more = f" and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
     return f"found {', '.join(shown)}{more}"
 
 

@@ -80,7 +80,9 @@ class RankTimes(Frozen):
         groups = defaultdict[int, list[float]](list)
         for group, seconds in zip(self.group, self.seconds, strict=True):
             groups[group].append(seconds)
-        medians = {one: statistics.median(some) for one, some in groups.items() if len(some) > FEWEST_OTHERS}
+        medians = {
+            group: statistics.median(times) for group, times in groups.items() if len(times) > FEWEST_OTHERS
+        }
         return {
             rank: seconds / medians[group]
             for rank, (group, seconds) in enumerate(zip(self.group, self.seconds, strict=True))
@@ -93,9 +95,9 @@ class RankTimes(Frozen):
         ratios = self.ratios
         total, by_node = math.fsum(ratios.values()), self._by_node(ratios)
         return {
-            node: statistics.median_low(own) * (len(ratios) - len(own)) / (total - math.fsum(own))
-            for node, own in by_node.items()
-            if len(own) < len(ratios)
+            node: statistics.median_low(of_node) * (len(ratios) - len(of_node)) / (total - math.fsum(of_node))
+            for node, of_node in by_node.items()
+            if len(of_node) < len(ratios)
         }
 
     @property
@@ -118,18 +120,18 @@ class RankTimes(Frozen):
         left = {rank: ratio for rank, ratio in ratios.items() if self.nodes[self.node[rank]] not in slow}
         ranks = find_outliers({str(rank): (ratio,) for rank, ratio in left.items()})
         return (
-            *(Straggler(node, None, *found) for node, found in slow.items()),
+            *(Straggler(node, None, *outlier) for node, outlier in slow.items()),
             *(
-                Straggler(self.nodes[self.node[int(rank)]], int(rank), *found)
-                for rank, found in ranks.items()
+                Straggler(self.nodes[self.node[int(rank)]], int(rank), *outlier)
+                for rank, outlier in ranks.items()
             ),
         )
 
     def _by_node(self, ratios: Mapping[int, float]) -> dict[str, Sequence[float]]:
-        found = defaultdict[str, list[float]](list)
+        by_node = defaultdict[str, list[float]](list)
         for rank, ratio in ratios.items():
-            found[self.nodes[self.node[rank]]].append(ratio)
-        return dict(found)
+            by_node[self.nodes[self.node[rank]]].append(ratio)
+        return dict(by_node)
 
 
 def rank_times(record: Mapping[str, Any] | None) -> RankTimes | None:
@@ -156,7 +158,7 @@ def find_outliers(
     """
     from scipy import stats
 
-    values = {name: statistics.median_low(some) for name, some in units.items()}
+    values = {name: statistics.median_low(of_unit) for name, of_unit in units.items()}
     order = sorted(values, key=lambda name: -values[name])
     for count in range(min(max(1, len(order) // 4), AT_MOST), 0, -1):
         slow, others = order[:count], [ratio for name in order[count:] for ratio in units[name]]

@@ -98,8 +98,8 @@ class _Stream:
             if self._left < 0:
                 raise _too_large(self._file, self._allowed)
             self._rest = memoryview(bytes(self._rest) + piece)
-        found, self._rest = bytes(self._rest[:size]), self._rest[size:]
-        return found
+        data, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return data
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

@@ -234,10 +234,10 @@ def program(name: str) -> str:
 
     Raises SystemFailure, with the command that installs its package, if it is missing.
     """
-    found = _find_program(name)
-    if found is None:
+    path = _find_program(name)
+    if path is None:
         raise _missing_packages([name])
-    return found
+    return path
 
 
 def require_packages() -> None:

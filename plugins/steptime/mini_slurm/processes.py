@@ -20,82 +20,82 @@ _KILL_S = 5
 
 def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
     """Return the running daemons of a mini Slurm by name: `slurmctld`, `slurmd-node3`, …"""
-    found: dict[str, psutil.Process] = {}
+    by_name: dict[str, psutil.Process] = {}
     for process in psutil.process_iter(["name", "create_time"]):
         if process.info["name"] not in DAEMONS:
             continue
         with suppress(psutil.Error):
             name = _daemon(process, layout)
             # A daemon about to start a child looks like two: the child is the younger.
-            if name and (name not in found or process.create_time() < found[name].create_time()):
-                found[name] = process
-    return found
+            if name and (name not in by_name or process.create_time() < by_name[name].create_time()):
+                by_name[name] = process
+    return by_name
 
 
 def everything(layout: SlurmLayout) -> list[psutil.Process]:
     """Return every process of a mini Slurm, with jobs and logins, but never the caller or its ancestors."""
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    found = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
+    by_pid = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid not in found and _is_marked(process, layout):
-                found[process.pid] = process
-    for process in list(found.values()):
+            if process.pid not in by_pid and _is_marked(process, layout):
+                by_pid[process.pid] = process
+    for process in list(by_pid.values()):
         with suppress(psutil.Error):
-            found.update((child.pid, child) for child in process.children(recursive=True))
-    return [process for pid, process in found.items() if pid not in spared and _lives(process)]
+            by_pid.update((child.pid, child) for child in process.children(recursive=True))
+    return [process for pid, process in by_pid.items() if pid not in spared and _lives(process)]
 
 
 def logins(layout: SlurmLayout) -> list[psutil.Process]:
     """Return the processes of ssh logins: they outlive sshd and are recognized by its port."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):
             # From OpenSSH 9.8 on it is another program, sshd-session.
             if process.info["name"].startswith("sshd") and any(
-                one.status == psutil.CONN_ESTABLISHED and one.laddr.port == layout.ports.sshd
-                for one in process.net_connections("tcp")
+                connection.status == psutil.CONN_ESTABLISHED and connection.laddr.port == layout.ports.sshd
+                for connection in process.net_connections("tcp")
             ):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def node_processes(layout: SlurmLayout) -> dict[str, list[psutil.Process]]:
     """Return each node's processes: its daemon and its jobs."""
-    found: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
+    by_node: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
     for process in everything(layout):
         node = _node(process, layout)
-        if node in found:
-            found[node].append(process)
-    return found
+        if node in by_node:
+            by_node[node].append(process)
+    return by_node
 
 
 def end(processes: Iterable[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
     """Send SIGTERM, and SIGKILL after `grace_s` seconds; return the processes that are still alive."""
-    asked = list(processes)
-    for process in asked:
+    listed = list(processes)
+    for process in listed:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    return kill(_wait(asked, grace_s))
+    return kill(_wait(listed, grace_s))
 
 
 def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Send SIGKILL to all processes at once; return those that are still alive."""
-    asked = list(processes)
-    for process in asked:
+    listed = list(processes)
+    for process in listed:
         with suppress(psutil.NoSuchProcess):
             process.suspend()
-    for process in asked:
+    for process in listed:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    return _wait(asked, _KILL_S)
+    return _wait(listed, _KILL_S)
 
 
-def _wait(asked: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+def _wait(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
     """Wait until all have ended, or the timeout has passed; return those that are still alive."""
     # psutil's own wait also waits for zombies, which are of another parent.
-    poll_until(lambda: not any(map(_lives, asked)), every_s=0.02, timeout_s=timeout_s)
-    return [process for process in asked if _lives(process)]
+    poll_until(lambda: not any(map(_lives, processes)), every_s=0.02, timeout_s=timeout_s)
+    return [process for process in processes if _lives(process)]
 
 
 def _daemon(process: psutil.Process, layout: SlurmLayout) -> str | None:
@@ -142,20 +142,24 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 def _node(process: psutil.Process, layout: SlurmLayout) -> str | None:
     """Return the node that a process or an ancestor of it belongs to; None if there is none."""
-    for one in _line(process):
+    for ancestor in _line(process):
         with suppress(psutil.Error):
-            if one.name() == "slurmd":
-                daemon = _daemon(one, layout)
+            if ancestor.name() == "slurmd":
+                daemon = _daemon(ancestor, layout)
                 return daemon.removeprefix("slurmd-") if daemon else None
-            if one.name() == "slurmstepd":  # known by its socket, in the folder of its node
-                return next((name for name in NODES if _has_socket(one, layout.root / "spool" / name)), None)
-            if node := _environment(one).get("SLURMD_NODENAME"):
+            if ancestor.name() == "slurmstepd":  # known by its socket, in the folder of its node
+                return next(
+                    (name for name in NODES if _has_socket(ancestor, layout.root / "spool" / name)), None
+                )
+            if node := _environment(ancestor).get("SLURMD_NODENAME"):
                 return node
     return None
 
 
 def _has_socket(process: psutil.Process, folder: Path) -> bool:
-    return any(str(one.laddr).startswith(f"{folder}/") for one in process.net_connections("unix"))
+    return any(
+        str(connection.laddr).startswith(f"{folder}/") for connection in process.net_connections("unix")
+    )
 
 
 def _line(process: psutil.Process) -> Iterator[psutil.Process]:

@@ -144,12 +144,12 @@ def _check_heads(workload: Workload) -> Iterator[Mistake]:
                 (*location, "tensor_choices", n): tensor for n, tensor in enumerate(rule.tensor_choices or ())
             },
         }
-        for place, tensor in degrees.items():
+        for degree_location, tensor in degrees.items():
             if heads % tensor:
                 yield Mistake(
                     f"{heads} attention heads cannot be spread over tensor parallel {tensor}: "
                     "give a number that divides them",
-                    place,
+                    degree_location,
                 )
 
 
@@ -158,15 +158,16 @@ def _check_experts(workload: Workload) -> Iterator[Mistake]:
     for located in _rules(workload):
         spread, shape = located.rule.parallelism, _shape_of_rule(workload, located)
         field = "expert" if spread.expert is not None else "expert_tensor"
-        place = (*located.location, "parallelism", field)
+        location = (*located.location, "parallelism", field)
         if shape is None or (spread.expert is None and spread.expert_tensor is None):
             continue
         if shape.moe is None:
-            yield Mistake("is for mixtures of experts, and this model has none: leave it out", place)
+            yield Mistake("is for mixtures of experts, and this model has none: leave it out", location)
             continue
         if spread.expert is None:
             yield Mistake(
-                "needs the field expert, which is missing: set it, to 1 if every rank has all experts", place
+                "needs the field expert, which is missing: set it, to 1 if every rank has all experts",
+                location,
             )
             continue
         experts, width = shape.moe.num_moe_experts, shape.moe.moe_ffn_hidden_size
@@ -174,7 +175,7 @@ def _check_experts(workload: Workload) -> Iterator[Mistake]:
             yield Mistake(
                 f"{experts} experts cannot be spread over expert parallel {spread.expert}: "
                 "give a number that divides them",
-                place,
+                location,
             )
         if width % (spread.expert_tensor or spread.tensor):
             yield Mistake(
@@ -224,20 +225,20 @@ def _check_layers(workload: Workload) -> Iterator[Mistake]:
     for located in _rules(workload):
         spread, shape = located.rule.parallelism, _shape_of_rule(workload, located)
         stages = spread.pipeline * (spread.virtual_pipeline or 1)
-        place = (*located.location, "parallelism")
+        location = (*located.location, "parallelism")
         if spread.pipeline == 1 < stages:
             yield Mistake(
                 f"{stages} virtual stages need more than one pipeline stage: raise pipeline, or leave this "
                 "out",
-                (*place, "virtual_pipeline"),
+                (*location, "virtual_pipeline"),
             )
         elif shape is not None and _layers_of_outer_stages(spread):
-            yield from _check_outer_stages(spread, shape.num_layers, place)
+            yield from _check_outer_stages(spread, shape.num_layers, location)
         elif shape is not None and all(layers % stages for layers in _layer_counts(shape)):
             yield Mistake(
                 f"{' or '.join(map(str, _layer_counts(shape)))} layers cannot be spread over {stages} "
                 "pipeline stages",
-                place,
+                location,
             )
 
 
@@ -247,24 +248,25 @@ def _layers_of_outer_stages(spread: ModelParallelism) -> dict[str, int]:
     return {field: layers for field, layers in given.items() if layers is not None}
 
 
-def _check_outer_stages(spread: ModelParallelism, num_layers: int, place: Location) -> Iterator[Mistake]:
+def _check_outer_stages(spread: ModelParallelism, num_layers: int, location: Location) -> Iterator[Mistake]:
     outer, parts = _layers_of_outer_stages(spread), spread.virtual_pipeline or 1
     left, others = num_layers - sum(outer.values()), (spread.pipeline - len(outer)) * parts
     for field, layers in outer.items():
         if spread.pipeline == 1:
             yield Mistake(
-                "is for a pipeline of several stages: leave it out, or raise pipeline", (*place, field)
+                "is for a pipeline of several stages: leave it out, or raise pipeline", (*location, field)
             )
             return
         if layers % parts:
             yield Mistake(
-                f"{layers} layers cannot be spread over the stage's {parts} virtual stages", (*place, field)
+                f"{layers} layers cannot be spread over the stage's {parts} virtual stages",
+                (*location, field),
             )
     if left < others or (left % others if others else left):
         yield Mistake(
             f"{num_layers} layers minus these {sum(outer.values())} cannot be spread over the other {others} "
             "pipeline stages",
-            (*place, next(iter(outer))),
+            (*location, next(iter(outer))),
         )
 
 
@@ -318,19 +320,19 @@ def _check_scales(workload: Workload) -> Iterator[Mistake]:
             except ValueError as error:
                 yield Mistake.of(error, *location, "gpus", index)
         for scaling in rule.global_batch_size:
-            place = (*location, "global_batch_size", scaling)
-            yield from itertools.islice(_uneven_batches(rule, scaling, place), 1)
+            batch_location = (*location, "global_batch_size", scaling)
+            yield from itertools.islice(_uneven_batches(rule, scaling, batch_location), 1)
             if scaling not in workload.find_steps(size).time_limit:
                 problem = f"time_limit in the steps of this size has no entry for {scaling} scaling"
-                yield Mistake(f"{problem}: add it, or leave this out", place)
+                yield Mistake(f"{problem}: add it, or leave this out", batch_location)
 
 
-def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> Iterator[Mistake]:
+def _uneven_batches(rule: Configuration, scaling: Scaling, location: Location) -> Iterator[Mistake]:
     for gpus in rule.gpus:
         try:
             batch = rule.global_batch_size[scaling].at(gpus)
         except ValueError as error:
-            yield Mistake.of(error, *place)
+            yield Mistake.of(error, *location)
             continue
         try:
             data = rule.parallelism_on(gpus).data
@@ -340,7 +342,7 @@ def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> I
             yield Mistake(
                 f"{batch} on {gpus} GPUs is not a multiple of "
                 f"micro batch size {rule.micro_batch_size} × data parallel {data}",
-                place,
+                location,
             )
 
 

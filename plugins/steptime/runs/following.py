@@ -255,8 +255,8 @@ class ClusterWatch:
                 self._cluster = None
 
     async def _answer(self, job_names: Sequence[str], outcome: Mapping[str, JobStatus] | Exception) -> None:
-        for place, job_name in enumerate(job_names, start=1):
-            if place % _ANSWERED_AT_ONCE == 0:
+        for number, job_name in enumerate(job_names, start=1):
+            if number % _ANSWERED_AT_ONCE == 0:
                 await asyncio.sleep(_BREATH_S)
             for answer in self._waiting.pop(job_name):
                 if answer.done():  # its trigger was cancelled

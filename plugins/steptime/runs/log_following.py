@@ -80,7 +80,7 @@ class StepFollower:
     def _steps(self, event: StepPrinted) -> list[Step | Problem]:
         news = self._attempts.add(event)
         about = {event.step.global_step: event.not_finite} if event.not_finite else {}
-        broken = [one for problem in report_not_finite(about) for one in self._once(problem)]
+        broken = [once for problem in report_not_finite(about) for once in self._once(problem)]
         at = len(news) - 1 if news else 0
         return [*news[:at], *broken, *news[at:]]
 
@@ -198,7 +198,7 @@ class LogFollower:
     async def _feed(self, data: bytes, without: Sequence[str] = ()) -> None:
         """Parse `data` in the parser's thread and report what is new, except problems of these kinds."""
         news = await asyncio.get_running_loop().run_in_executor(_PARSER, self._steps.feed, data)
-        self._take_in([one for one in news if isinstance(one, Step) or one.kind not in without])
+        self._take_in([event for event in news if isinstance(event, Step) or event.kind not in without])
 
     def _take_note(self, data: bytes) -> None:
         self._offset += len(data)
@@ -263,14 +263,14 @@ class LogFollower:
         return self._was_shorter
 
     def _take_in(self, news: Sequence[Step | Problem]) -> None:
-        for one in news:
-            if isinstance(one, Problem):
+        for event in news:
+            if isinstance(event, Problem):
                 self._report(at_once=True)
-                self._warn(f"in the training's log: {one.message}")
+                self._warn(f"in the training's log: {event.message}")
                 continue
-            self._unreported.append(one)
-            if one.step_time_s is not None:
-                self._recent.append(one.step_time_s)
+            self._unreported.append(event)
+            if event.step_time_s is not None:
+                self._recent.append(event.step_time_s)
 
     def _report(self, *, at_once: bool = False) -> None:
         # A run of minutes is reported at every look, a run of hours about sixty times an hour.

@@ -111,14 +111,14 @@ def budget_balances(
     """
     now = time.time() if now is None else now
     configs = _with_budget(clusters)
-    asked = [
+    requested = [
         _planned_row(run, config, now) for config in configs for run in runs if run.cluster == config.name
     ]
     if not configs or not database_exists(store_url()):
-        return _balances(configs, (), asked, now)
+        return _balances(configs, (), requested, now)
     try:
         with read_connection(store_url()) as connection:
-            return _balances(configs, _rows(connection, configs, now), asked, now)
+            return _balances(configs, _rows(connection, configs, now), requested, now)
     except SystemFailure as error:
         names = " and ".join(config.name for config in configs)
         raise SystemFailure(f"the budget of cluster {names} cannot be checked: {error}") from error
@@ -170,8 +170,8 @@ def admit(connection: Connection, owner: Owner, run: Run, *, now: float) -> None
     if configs:
         lock(connection, "budgets")
     connection.execute(jobs.delete().where(jobs.c.name == _name(owner, run)))
-    asked = [_planned_row(run, config, now) for config in configs]
-    for balance in _balances(configs, _rows(connection, configs, now), asked, now):
+    requested = [_planned_row(run, config, now) for config in configs]
+    for balance in _balances(configs, _rows(connection, configs, now), requested, now):
         balance.require()
 
 
@@ -189,9 +189,11 @@ def _release(connection: Connection, owner: Owner, now: float) -> None:
 def list_reserving(installation_id: str, clusters: Iterable[str]) -> list[Owner]:
     """Return the DAG runs of one Airflow installation that hold reservations on these clusters."""
     query = select(jobs.c.installation_id, jobs.c.dag_id, jobs.c.dag_run_id).distinct()
-    own = jobs.c.installation_id == installation_id
+    of_installation = jobs.c.installation_id == installation_id
     with read_connection(store_url()) as connection:
-        rows = connection.execute(query.where(*_RESERVES, own, jobs.c.cluster.in_(list(clusters))))
+        rows = connection.execute(
+            query.where(*_RESERVES, of_installation, jobs.c.cluster.in_(list(clusters)))
+        )
         return [Owner(*row) for row in rows]
 
 
@@ -239,7 +241,7 @@ def _rows(connection: Connection, configs: Sequence[ClusterConfig], now: float) 
 def _balances(
     configs: Sequence[ClusterConfig],
     rows: Sequence[Mapping[str, Any]],
-    asked: Sequence[Mapping[str, Any]],
+    requested: Sequence[Mapping[str, Any]],
     now: float,
 ) -> list[BudgetBalance]:
     """Return the budget of each cluster that has one."""
@@ -269,7 +271,7 @@ def _balances(
             gpu_hours_per_month=config.gpu_hours_per_month,
             used_gpu_hours=sum(used(row) for row in rows if row["cluster"] == config.name),
             committed_gpu_hours=committed_sum(rows, config),
-            asked_gpu_hours=committed_sum(asked, config),
+            asked_gpu_hours=committed_sum(requested, config),
         )
         for config in configs
         if config.gpu_hours_per_month is not None

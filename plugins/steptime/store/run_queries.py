@@ -299,8 +299,8 @@ class Store:
         """
         with read_connection(self.url) as connection:
             for first in range(0, len(job_names), NAMES_AT_ONCE):
-                some = runs.c.job_name.in_(job_names[first : first + NAMES_AT_ONCE])
-                yield from connection.execute(self.readable(query.where(some)))
+                are_next = runs.c.job_name.in_(job_names[first : first + NAMES_AT_ONCE])
+                yield from connection.execute(self.readable(query.where(are_next)))
 
     def trainer_records(
         self, kind: Literal["rank_times", "gpu_samples"], job_names: Sequence[str]

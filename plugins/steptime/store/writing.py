@@ -163,8 +163,8 @@ def _replace_rows(connection: Connection, table: Table, run_id: int, rows: Seque
 
 def _numbered(table: Table, run_id: int, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for position, row in enumerate(rows):
-        place = {"run_id": run_id} | ({"position": position} if "position" in table.c else {})
-        yield place | _storable_row(row)
+        keys = {"run_id": run_id} | ({"position": position} if "position" in table.c else {})
+        yield keys | _storable_row(row)
 
 
 def _storable_row(row: dict[str, Any]) -> dict[str, Any]:

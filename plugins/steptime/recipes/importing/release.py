@@ -171,9 +171,9 @@ def _runs(types: Mapping[str, Any], scales: str) -> Iterator[UpstreamRun]:
         for model in described["model_configs"]:
             dtypes = model["dtypes"]
             for dtype in [dtypes] if isinstance(dtypes, str) else dtypes:
-                own = dtypes[dtype] if isinstance(dtypes, Mapping) else None
-                own = {"scales": own} if isinstance(own, list) else own or {}
-                for gpus in sorted(own.get(scales, model.get(scales, ()))):
+                of_dtype = dtypes[dtype] if isinstance(dtypes, Mapping) else None
+                of_dtype = {"scales": of_dtype} if isinstance(of_dtype, list) else of_dtype or {}
+                for gpus in sorted(of_dtype.get(scales, model.get(scales, ()))):
                     yield UpstreamRun(model["model_size"], gpu_type, dtype, int(gpus))
 
 
@@ -223,16 +223,16 @@ class Sandbox:
 
         Raises SystemFailure with the script's last output if it fails.
         """
-        asked, answered = self.shared / "questions.json", self.shared / "answers.json"
-        asked.write_text(json.dumps(questions))
-        answered.unlink(missing_ok=True)
+        question_file, answer_file = self.shared / "questions.json", self.shared / "answers.json"
+        question_file.write_text(json.dumps(questions))
+        answer_file.unlink(missing_ok=True)
         paths = ("/shared/questions.json", "/shared/answers.json")
         command = [*self.command, self.python, "-S", f"/recorder/{script}", *arguments, *paths]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode or not answered.exists():
+        if ended.returncode or not answer_file.exists():
             words = (ended.stderr or ended.stdout).strip().splitlines() or ["nothing is said"]
             raise SystemFailure(f"{script} failed in its sandbox: {one_line(words[-1])}")
-        answers: list[Any] = json.loads(answered.read_text())
+        answers: list[Any] = json.loads(answer_file.read_text())
         return answers
 
 

@@ -38,11 +38,11 @@ def suites(
         for entry in entries:
             for wanted, of in entry.items():
                 for dtype in of["dtypes"]:
-                    found = _found(imported, wanted, gpu_type, dtype, gpus)
-                    if found is None:
+                    match = _find_run(imported, wanted, gpu_type, dtype, gpus)
+                    if match is None:
                         lacking[wanted].append(dtype)
                         continue
-                    source, row = found
+                    source, row = match
                     dtypes[name_workload(release, source), row.sizes].append(row.dtypes)
                     seconds += parse_time_limit(row.job["executor"]["time"])
         for wanted, lacked in lacking.items():
@@ -53,7 +53,7 @@ def suites(
             yield f"exemplar-{gpu_type}", _text(release, gpu_type, gpus, dtypes, seconds, missing=missing)
 
 
-def _found(
+def _find_run(
     imported: Mapping[str, tuple[UpstreamRecipe, Sequence[RecordedRun]]],
     wanted: str,
     gpu_type: str,

@@ -290,9 +290,11 @@ def _time_limits(rows: Sequence[RecordedRun]) -> tuple[dict[str, str], dict[str,
         return {size: next(iter(limits)) for size, limits in by_size.items()}, {}
     if any(len(limits) > 1 for limits in by_type.values()):
         raise NotImportable("its time limits depend on more than the size or the type of GPU")
-    of_types = {one: next(iter(limits)) for one, limits in by_type.items()}
+    of_types = {gpu_type: next(iter(limits)) for gpu_type, limits in by_type.items()}
     least = min(of_types.values())
-    return dict.fromkeys(by_size, least), {one: limit for one, limit in of_types.items() if limit != least}
+    return dict.fromkeys(by_size, least), {
+        gpu_type: limit for gpu_type, limit in of_types.items() if limit != least
+    }
 
 
 def _configurations(rows: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
@@ -322,10 +324,10 @@ def _boxes(runs: Sequence[tuple[str, str, int]]) -> Iterator[tuple[list[str], li
     for (gpu_type, dtype), counts in scales.items():
         dtypes[gpu_type, counts].append(dtype)
     types: dict[tuple[tuple[str, ...], tuple[int, ...]], list[str]] = defaultdict(list)
-    for (gpu_type, counts), found in dtypes.items():
-        types[tuple(found), counts].append(gpu_type)
-    for (found_dtypes, counts), gpu_types in types.items():
-        yield gpu_types, [*found_dtypes], [*counts]
+    for (gpu_type, counts), of_dtypes in dtypes.items():
+        types[tuple(of_dtypes), counts].append(gpu_type)
+    for (dtypes_of_box, counts), gpu_types in types.items():
+        yield gpu_types, [*dtypes_of_box], [*counts]
 
 
 Setting = tuple[str, ...]
@@ -391,11 +393,11 @@ def _conditions(held: Sequence[RecordedRun], rows: Sequence[RecordedRun]) -> lis
     wanted = set(held)
     for number in range(len(_DIMENSIONS) + 1):
         for names in itertools.combinations(_DIMENSIONS, number):
-            found = {name: list(dict.fromkeys(getattr(row, name) for row in held)) for name in names}
+            values = {name: list(dict.fromkeys(getattr(row, name) for row in held)) for name in names}
             if all(
-                (row in wanted) == all(getattr(row, name) in found[name] for name in names) for row in rows
+                (row in wanted) == all(getattr(row, name) in values[name] for name in names) for row in rows
             ):
-                return [found | ({"gpus": sorted(found["gpus"])} if "gpus" in found else {})]
+                return [values | ({"gpus": sorted(values["gpus"])} if "gpus" in values else {})]
     splits = []
     for name in _DIMENSIONS:
         parts: dict[Any, list[RecordedRun]] = defaultdict(list)
@@ -405,8 +407,8 @@ def _conditions(held: Sequence[RecordedRun], rows: Sequence[RecordedRun]) -> lis
             continue
         merged: dict[str, dict[str, list[Any]]] = {}
         for value, part in parts.items():
-            for one in _conditions(part, [row for row in rows if getattr(row, name) == value]):
-                merged.setdefault(flow(one), {**one, name: []})[name].append(value)
+            for condition in _conditions(part, [row for row in rows if getattr(row, name) == value]):
+                merged.setdefault(flow(condition), {**condition, name: []})[name].append(value)
         splits.append(list(merged.values()))
     return min(splits, key=len)
 
@@ -434,15 +436,15 @@ def describe_sizes(
     Raises NotImportable if recipes do not state them, or if the tokens of a size differ by GPU type.
     """
     answers: dict[str, dict[str, Any]] = {}
-    asked = recipe_questions(rows)
+    questions = recipe_questions(rows)
     for commit in dict.fromkeys(source.commits.values()):
-        of_commit = {key: question for key, question in asked.items() if source.commits[key[1]] == commit}
+        of_commit = {key: question for key, question in questions.items() if source.commits[key[1]] == commit}
         try:
-            found = sandbox.answers("describe.py", list(of_commit.values()), f"/bridge/{commit}")
+            of_sizes = sandbox.answers("describe.py", list(of_commit.values()), f"/bridge/{commit}")
         except SystemFailure as error:
             reason = f"the recipes of Megatron-Bridge {commit[:10]} do not say what they train on: {error}"
             raise NotImportable(reason) from error
-        for (size, gpu_type), answer in zip(of_commit, found, strict=True):
+        for (size, gpu_type), answer in zip(of_commit, of_sizes, strict=True):
             if answer["seq_length"] is None:
                 raise NotImportable(
                     f"its recipe does not state the tokens per sample of {size} on {gpu_type}"

@@ -88,19 +88,19 @@ def _rank_arguments(script: str, words: Sequence[str]) -> list[list[str]]:
     text = "".join(file.read_text() for file in files if file.exists())
     read = {name or key for name, key in re.findall(r'\bargs\.(\w+)|\bkwargs\.get\("(\w+)"', text)}
     options = _PARSERS[-1]._option_string_actions
-    found: list[list[str]] = []
+    arguments: list[list[str]] = []
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
         option = options.get(name)
         if option is None:
-            found.append([word])  # overrides upstream's configuration
+            arguments.append([word])  # overrides upstream's configuration
             continue
-        long = next(one for one in option.option_strings if one.startswith("--"))
+        long = next(text for text in option.option_strings if text.startswith("--"))
         told = [] if option.nargs == 0 else [value if equals else next(rest)]
         if option.required or option.dest in read:
-            found.append([long, *(shlex.split(one)[0] for one in told)])
-    return found
+            arguments.append([long, *(shlex.split(text)[0] for text in told)])
+    return arguments
 
 
 def run(script: Script, *, executor: Kept, plugins: Sequence[Any] = (), name: str = "", **_: Any) -> None:
