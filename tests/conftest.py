@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import drawn_machine
 import pytest
 from called import captured
 from half_year import half_years
@@ -39,6 +40,8 @@ __all__ = [  # fixtures
     "unchanged_process",
 ]
 
+_MACHINE = drawn_machine.enter()
+
 _SHARED = (
     *("airflow", "site", "warm_trainer", "slurm", "half_years", "sixty_cells", "store_url"),
     "airflow_database",
@@ -46,12 +49,18 @@ _SHARED = (
 """Fixtures and markers of services that are expensive to start, the slowest first."""
 
 
+def pytest_report_header() -> str:
+    """Name the machine that was drawn for these tests."""
+    return _MACHINE
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group files that share an expensive service for `--dist loadgroup`, and start these groups first.
+    """Put tests into the seed's order, and group files that share an expensive service for `loadgroup`.
 
-    All other files are a group each, so that their module fixtures are made once.
+    These groups start first. All other files are a group each, so that their module fixtures are made once.
     """
+    items[:] = drawn_machine.shuffled(items)
     places: dict[Path, int] = {}
     for item in items:
         needs = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}

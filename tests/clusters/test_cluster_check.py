@@ -135,10 +135,11 @@ def test_a_clock_may_be_wrong_in_both_directions(cluster_time: float, way: str) 
 async def test_a_mistyped_option_of_sbatch_is_found_before_anything_is_submitted(
     make_slurm_config: MakeSlurmConfig, node: LoginNode
 ) -> None:
-    tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
+    two, one = plan(PlanRequest(workload="llama3.1", gpus="1,2")).runs[::-1]
     config = make_slurm_config(container="bwrap", extra_options=["--qso=high"])
-    found = await outcomes(config, node.connections, (tiny,))
+    found = await outcomes(config, node.connections, (two, one))
     assert failed(found) == {"placement"}
+    assert found["placement"].message.startswith(f"{one.label} of "), "the smallest is tested"
     assert "would be refused: sbatch: unrecognized option '--qso=high'" in found["placement"].message
     assert "extra_options" in found["placement"].remedy
 

@@ -72,6 +72,18 @@ def test_a_recorded_job(listed: str, name: str, state: str, reason: str, exit_co
     assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
 
 
+@pytest.mark.parametrize(
+    ("wait_status", "ended"), [(9, (0, 9)), (139, (0, 11)), (134, (0, 6)), (3 << 8, (3, 0))]
+)
+def test_a_core_dump_is_no_part_of_the_signal(wait_status: int, ended: tuple[int, int]) -> None:
+    """squeue prints the status of wait(): a signal, 128 more with a core dump, or 256 times the code."""
+    line = next(line for line in (DATA / "squeue-late.txt").read_text().splitlines() if "kill9" in line)
+    fields = line.split("|")
+    assert fields[2] == "9"
+    [killed] = read_squeue("|".join([*fields[:2], str(wait_status), *fields[3:]]) + "\n")
+    assert (killed.exit_code, killed.signal) == ended
+
+
 def test_times_nodes_and_folder_are_read() -> None:
     (record,) = ACCOUNTED["nodefail4"]
     assert (record.job_id, record.directory) == ("28", "/scratch/experiments")

@@ -220,8 +220,11 @@ def test_the_command_lists_notes_and_accepts(
     assert steptime("note", str(found.id), "a bad switch").startswith("noted: tiny·fp32·2 on local")
     [listed] = json.loads(steptime("--format", "json"))["incidents"]
     assert (listed["state"], listed["note"], listed["cells"]) == ("open", "a bad switch", 1)
+    assert listed["change_percent"] == pytest.approx(5.9, abs=0.05)
     [cell] = json.loads(steptime("show", str(found.id), "--format", "json"))["cells"]
     assert (cell["state"], cell["job"]) == ("suspected", found.cells[0].job_name)
+    assert (cell["seconds"], cell["usual_s"]) == (1.06, pytest.approx(1.001, abs=0.001))
+    assert cell["change_percent"] == pytest.approx(5.9, abs=0.05)
     assert steptime("accept", str(found.id), "--note", "meant").startswith("accepted: ")
     assert json.loads(steptime("--format", "json"))["incidents"] == []
     assert len(json.loads(steptime("--format", "json", "--since", "2001-09-09"))["incidents"]) == 1

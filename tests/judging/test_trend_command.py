@@ -17,7 +17,7 @@ from called import refusal, steptime
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
-from steptime.cli import app
+from steptime.cli import app, comparing
 from steptime.judging.judgements import accept
 from steptime.judging.record_changes import changes
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
@@ -80,6 +80,18 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
         assert text in shown.stdout
     assert SLOWER not in shown.stdout
     assert SLOWER in call(SLOWER, "--full-names").stdout
+
+
+def test_a_narrow_terminal_shows_the_latest_runs(half_a_year: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = trend(half_a_year, Series.from_row(half_a_year.run(SLOWER)))
+    whole = comparing._line(rows).split()[2]
+
+    monkeypatch.setattr(comparing, "terminal_width", lambda: 30)
+    narrow = comparing._line(rows)
+
+    assert len(narrow) == 30
+    assert whole.endswith(narrow.split()[2])
+    assert len(whole) > len(narrow.split()[2])
 
 
 def test_a_run_is_usual_between_what_was_usual_then(half_a_year: Store) -> None:

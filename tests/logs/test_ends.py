@@ -161,7 +161,9 @@ def test_closing_words_are_of_their_own_attempt() -> None:
     """A second training in the same log is killed; the closing words are the first one's."""
     assert end(read(titan(range(1, 6)), TITAN, titan(range(1, 4), loss="9.1"))) == "unknown"
     assert end(read(nemo2(range(10), 9), LIGHTNING.format(10), nemo2(range(10, 14), 19))) == "incomplete"
+    assert end(read(nemo2(range(10), 9), LIGHTNING.format(10), nemo2(range(10, 11), 19))) == "incomplete"
     assert end(read(titan(range(1, 6)), TITAN, titan(range(6, 9)))) == "unknown"
+    assert end(read(titan(range(1, 6)), TITAN, titan(range(6, 7)))) == "unknown"
     again = "".join(line_forms.nemo2(step, last=9, time="3.1") for step in range(5))
     assert end(read(nemo2(range(10), 9), LIGHTNING.format(10), again)) == "incomplete"
 

@@ -1,5 +1,6 @@
 """Result rows for readers: table columns and notes."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,17 @@ from typing import Any
 import pytest
 import stored
 
-from steptime.measure.report import Totals, choose_columns, csv_text, format_column, list_notes, sum_up
+from steptime.measure.report import (
+    Totals,
+    choose_columns,
+    csv_text,
+    describe_cost,
+    format_column,
+    list_notes,
+    sum_up,
+)
 from steptime.recipes.models import Mode
+from steptime.store.columns import COLUMNS
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
 
@@ -118,3 +128,26 @@ def test_csv_has_a_line_of_names_and_a_line_for_each_row() -> None:
     assert csv_text(rows, ["b", "a", "c"]) == 'b,a,c\n,0,\n"x, ""y""",1,\n'
     assert csv_text([], ["a"]) == "a\n"
     assert csv_text([{"a": "\x1b[2J\r1\n2"}], ["a"]) == 'a\n"\\x1b[2J\\r1\n2"\n'
+
+
+def test_the_cluster_that_cost_most_is_named_first() -> None:
+    rows = [
+        {"cluster": "east", "gpu_hours": 20.0, "state": "valid"},
+        {"cluster": "west", "gpu_hours": 1024.0, "state": "valid"},
+        {"cluster": "west", "gpu_hours": 256.0, "state": "rejected"},
+    ]
+    earlier = [{"cluster": "east", "gpu_hours": 3000.0, "state": "valid"}]
+    assert describe_cost(rows, earlier) == (
+        "west 1,280 GPU-hours (0 before), east 20 GPU-hours (3,000 before); 256 GPU-hours on failed runs"
+    )
+    assert describe_cost([], []) == ""
+
+
+def test_times_are_those_of_the_readers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    [submitted] = [column for column in COLUMNS if column.name == "submitted_at"]
+    for zone, shown in (("Asia/Tokyo", "23:26"), ("America/St_Johns", "11:56")):
+        with monkeypatch.context() as there:
+            there.setenv("TZ", zone)
+            time.tzset()
+            assert shown in format_column(submitted, [{"submitted_at": 1_790_000_760.0}])[0]
+    time.tzset()

@@ -59,6 +59,16 @@ def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
             client.kill()
 
 
+@contextmanager
+def idle_process(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that waits, with this environment, as a leader of its own session."""
+    with subprocess.Popen(["/bin/sleep", "600"], env=environment, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def booted(slurm: MiniSlurm, node: str) -> float:
     """Return the boot time of a node in Slurm's view, in unix seconds."""
     told = slurm.command("scontrol", "show", "node", node)
@@ -191,6 +201,18 @@ def test_batch_takes_nodes_from_the_two_other_partitions(mini_slurm: MiniSlurm) 
     eventually(lambda: accounted(mini_slurm, first) == "RUNNING|0:0", "the job in batch")
     eventually(lambda: accounted(mini_slurm, cancelled) == "PREEMPTED|0:0", "the one that is cancelled")
     eventually(lambda: accounted(mini_slurm, requeued) == "PENDING|0:0", "the one that is queued again")
+
+
+def test_a_shell_that_only_asks_this_slurm_is_none_of_its_processes(mini_slurm: MiniSlurm) -> None:
+    """Whoever types squeue here has SLURM_CONF set, as the jobs have; a job has its node's name, too."""
+    given = {**os.environ, "SLURM_CONF": str(mini_slurm.layout.slurm_conf)}
+    given.pop("SLURMD_NODENAME", None)
+    with (
+        idle_process(given) as shell,
+        idle_process({**given, "SLURMD_NODENAME": "n1"}) as job,
+    ):
+        ids = {process.pid for process in processes.everything(mini_slurm.layout)}
+        assert (shell.pid in ids, job.pid in ids) == (False, True)
 
 
 def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_slurm: MiniSlurm) -> None:

@@ -23,8 +23,22 @@ from mlflow import MlflowClient
 client = MlflowClient(sys.argv[1])
 experiment = client.get_experiment_by_name("nightly")
 runs = client.search_runs([experiment.experiment_id])
-print(json.dumps([[run.info.status, run.data.params, run.data.metrics, run.data.tags] for run in runs]))
+metric = lambda run: client.get_metric_history(run.info.run_id, "step_time_mean_s")[0].timestamp
+print(json.dumps([
+    [run.info.status, run.data.params, run.data.metrics, run.data.tags,
+     run.info.start_time, run.info.end_time, metric(run)] for run in runs
+]))
 """
+
+BREAK_OFF = """
+import sys
+from mlflow import MlflowClient
+client = MlflowClient(sys.argv[1])
+experiment = client.get_experiment_by_name("nightly")
+[run] = client.search_runs([experiment.experiment_id], "tags.`steptime.job_name` = 'job-2'")
+client.update_run(run.info.run_id, "RUNNING")
+"""
+"""Leaves the run of job-2 as an export that was killed leaves it."""
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +84,21 @@ def test_each_result_becomes_one_run(make_result: Callable[..., Any], tmp_path: 
 
     runs = {run[3]["steptime.job_name"]: run for run in json.loads(python("-c", READ, server))}
     assert runs.keys() == {"job-1", "job-2"}
-    status, parameters, metrics, tags = runs["job-2"]
+    status, parameters, metrics, tags, *times = runs["job-2"]
     assert status == "FINISHED"
     assert (parameters["gpus"], parameters["workload"]) == ("4", "llama3.1-25.04")
     assert metrics["step_time_mean_s"] == 0.5
     assert (tags["mlflow.runName"], tags["steptime.state"]) == ("job-2", "valid")
+    stored = store.run("job-2")
+    assert times == [
+        *(round(1000 * stored["started_at"]), round(1000 * stored["ended_at"])),
+        round(1000 * stored["ended_at"]),
+    ]
+
+    python("-c", BREAK_OFF, server)
+    assert export() == "2 results are in the experiment 'nightly', 1 of them new.\n"
+    again = {run[3]["steptime.job_name"]: run[0] for run in json.loads(python("-c", READ, server))}
+    assert again == {"job-1": "FINISHED", "job-2": "FINISHED"}
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -549,7 +549,12 @@ def accepted(store: Store, job_name: str) -> str:
 
 
 async def test_a_level_is_accepted_by_who_may_edit_runs(pages: FastAPI, store: Store, slower: str) -> None:
-    answer = await post(pages, "/api/accept", json={"job_name": slower, "note": " a new driver "})
+    answer = await post(
+        pages,
+        "/api/accept",
+        content=json.dumps({"job_name": slower, "note": " a new driver "}).encode(),
+        headers={"Content-Type": "application/json; charset=utf-8"},
+    )
 
     assert answer.json()["job_name"] == "week-7", "the first of the new level"
     assert accepted(store, "week-7") == "a new driver (somebody)"

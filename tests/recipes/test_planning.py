@@ -9,7 +9,7 @@ from printed_tables import workloads_on
 
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
-from steptime.recipes.models import Mode, Performance, Window
+from steptime.recipes.models import Mode, OwnProgram, Performance, Window
 from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -108,6 +108,24 @@ def test_defaults_of_the_documents(
 )
 def test_experiments_are_named_as_in_the_documents(values: dict[str, Any], experiment: str) -> None:
     assert [run.experiment for run in planned(**values).runs] == [experiment]
+
+
+def test_names_may_be_written_in_capitals() -> None:
+    written = planned(
+        workload="LLAMA3.1", size="70B", dtype="FP8", gpu_type="H100", scaling="WEAK", gpus="64"
+    )
+    assert (
+        written.runs == planned(workload="llama3.1", size="70b", dtype="fp8", gpu_type="h100", gpus="64").runs
+    )
+
+
+def test_a_launcher_of_a_dense_model_is_given_one_expert_rank() -> None:
+    dense = planned(workload="llama3.1", gpus="4").runs[0].recipe
+    launcher = OwnProgram(
+        kind="command", command=("train", "--experts={expert}", "--gpus={gpus}", "--steps={max_steps}")
+    )
+    recipe = dense.model_copy(update={"launcher": launcher})
+    assert recipe.command(50) == ("train", "--experts=1", "--gpus=4", "--steps=50")
 
 
 def test_proxies_are_asked_for_in_either_way() -> None:

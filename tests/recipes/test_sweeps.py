@@ -218,6 +218,9 @@ def test_a_workload_is_excluded_with_or_without_its_release() -> None:
     assert excludes({"workload": "Llama3.1-25.04", "proxy": True}, values)
     assert not excludes({"workload": "llama3.1", "proxy": False}, values)
     assert not excludes({"size": "8b"}, values)
+    assert excludes({"workload": "nemotron-h"}, {"workload": "nemotron-h-25.05"})
+    assert not excludes({"workload": "nemotron"}, {"workload": "nemotron-h-25.05"})
+    assert not excludes({"workload": "llama3"}, values)
 
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [

@@ -153,6 +153,18 @@ def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(through: Throug
     assert len(gate.warnings) == 1
 
 
+def test_a_refusal_at_a_submit_limit_is_an_answer_and_ends_an_outage(through: Through) -> None:
+    """Out of reach, an answer for longer than `patience_h`, out of reach again: a new outage begins."""
+    answers: list[Exception] = [OutOfReach("away"), *[SubmitLimit("2 jobs")] * 12, OutOfReach("away")]
+
+    async def work(_: Cluster) -> str:
+        if answers:
+            raise answers.pop(0)
+        return "submitted"
+
+    assert through(Gate(closed_for=0), 0.25, work) == "submitted"
+
+
 def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(clock: Clock) -> None:
     told: list[str] = []
     silence = Outage("local", 60, told.append)

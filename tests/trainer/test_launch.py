@@ -1,9 +1,14 @@
 """A process's rank: alone, under torchrun, and under Slurm's srun."""
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
+from called import captured
 
 from trainer.errors import TrainerError
-from trainer.launch import ranks_of_srun, read_launch
+from trainer.launch import FIRST_PORT, ranks_of_srun, read_launch
 
 STEP = {
     "SLURM_JOB_ID": "12005",
@@ -94,6 +99,13 @@ def test_srun_in_torchruns_words() -> None:
     }
 
 
+@pytest.mark.parametrize("job_id", ["1", "45535", "99999", "4294967294"])
+def test_ranks_without_a_port_meet_at_one_that_exists(job_id: str) -> None:
+    step = {**STEP, "MASTER_ADDR": "n1", "SLURM_JOB_ID": job_id}
+    step.pop("MASTER_PORT", None)
+    assert FIRST_PORT <= int(ranks_of_srun(step)["MASTER_PORT"]) < 32768
+
+
 def test_a_batch_script_is_no_rank() -> None:
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
     assert ranks_of_srun(batch) == {}
@@ -110,3 +122,20 @@ def test_nodes_with_different_numbers_of_tasks_are_refused() -> None:
 def test_nodes_that_share_a_host(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     launched(monkeypatch, {**STEP, "MASTER_ADDR": address})
     assert read_launch().on_one_host
+
+
+def test_a_plan_for_the_cpu_hides_the_gpus_of_its_machine() -> None:
+    program = (
+        "import os; from types import SimpleNamespace as Of; from trainer.environment import prepare; "
+        "prepare(Of(threads=3, on_one_host=True), Of(gpu_type={!r})); "
+        "names = ('CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'GLOO_SOCKET_IFNAME'); "
+        "print([os.environ.get(name) for name in names])"
+    )
+    given = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "9"}
+
+    def prepared(gpu_type: str) -> str:
+        argv = [sys.executable, "-c", program.format(gpu_type)]
+        return captured(argv, env=given, cwd=Path(__file__).parents[2]).stdout.strip()
+
+    assert prepared("cpu") == "['', '3', 'lo']"
+    assert prepared("h100") == "['0,1', '9', None]"

@@ -2,8 +2,11 @@
 
 import json
 import os
+import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +107,25 @@ def test_a_node_has_the_rate_of_its_slowest_rank_and_the_faults_of_all() -> None
     }
 
 
+def test_the_bus_bandwidth_is_counted_as_nccl_tests_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 MiB in 2 ms on four ranks: 2 × 3/4 × 4 MiB / 2 ms, with a clock and a torch that stand in."""
+    clock = iter([0.0, 9.0, 10.0, 10.003, 20.0, 20.002, 30.0, 30.005])
+    distributed = ModuleType("torch.distributed")
+    for name in ("init_process_group", "PrefixStore", "all_reduce", "destroy_process_group"):
+        setattr(distributed, name, lambda *_, **__: None)
+    distributed.ReduceOp = SimpleNamespace(MAX="max")  # type: ignore[attr-defined]
+    torch = ModuleType("torch")
+    torch.__dict__.update(distributed=distributed, ones=lambda *_, **__: None, float32="float32")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    monkeypatch.setattr(node_check, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    ranks: Any = SimpleNamespace(launch=SimpleNamespace(rank=0, world_size=4), store=None)
+
+    measured = node_check._all_reduce(Namespace(device="cpu", time_limit_s=60), ranks)
+
+    assert measured["bus_gb_per_s"] == pytest.approx(2 * 3 / 4 * 4 * 2**20 / 0.002 / 1e9)
+
+
 TWO_RANKS = """
 import os, socket, sys
 from trainer import node_check
@@ -142,7 +164,7 @@ def test_two_ranks_measure_their_rates(two_ranks: Any) -> None:
     assert (found["all_reduce"]["ranks"], found["all_reduce"]["backend"]) == (2, "gloo")
     assert found["all_reduce"]["bus_gb_per_s"] > 0
     [here] = found["nodes"]
-    assert here["matmul_tflops"] > 0
+    assert 0 < here["matmul_tflops"] < 20, "no core multiplies 20 TFLOPS in fp32"
     assert found["seconds"] > 0
 
 
