@@ -1,0 +1,88 @@
+"""Every number of the commands' JSON, kept in tests/golden/numbers for review: its unit, sign and place.
+
+The runs are as large as real ones: 2,048 GPUs with 80 GiB. After an intended change, rewrite the files and
+review `git diff`:
+
+    STEPTIME_UPDATE_GOLDEN=1 .venv/bin/pytest tests/cli/test_golden_numbers.py
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import publish
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.judging.incident_updates import update_incidents
+from steptime.store.run_queries import Store
+
+pytestmark = pytest.mark.long
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "numbers"
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+START = 1_790_000_000.0
+WEEK_S = 7 * 86_400.0
+CALLS = {
+    "metrics": "metrics --workload llama3.1 --size 70b --dtype fp8 --gpu-type h100 --gpus 64 --step-time 9.5",
+    "parse": f"parse {LOGS / 'log-nemo2_h100_fp8.out'}",
+    "plan": "plan llama3.1 --size 70b --dtype fp8 --gpu-type h100 --gpus 64,2048 --checkpoint",
+    "sweep-plan": "sweep plan night",
+    "incidents": "incidents",
+    "incident": "incidents show 1",
+    "results": "results",
+    "compare": "results compare --since 2026-09-01",
+    "goodput": "results goodput --since 2026-01-01",
+    "nodes": "results nodes pairs",
+    "run": "results show last",
+    "trend": "results trend",
+}
+
+
+@pytest.fixture(autouse=True)
+def half_a_year(configure: Callable[..., Path], make_result: Callable[..., Any]) -> None:
+    """Publish a sweep's run each week on one of three nodes; the last two are 6 % slower."""
+    configure(str)
+    store = Store()
+    levels = (12.0, 12.05, 11.97, 12.02, 11.99, 12.04, 12.01, 11.98, 12.74, 12.71)
+    for week, level in enumerate(levels):
+        submitted_at = START + week * WEEK_S
+        made = make_result(submitted_at=submitted_at)
+        ran = {
+            "started_at": submitted_at + 90,
+            "ended_at": submitted_at + 390,
+            "nodes": (f"node{week % 3}", f"node{(week + 1) % 3}"),
+        }
+        replaced = {
+            "status": made.status.model_copy(update=ran),
+            "provenance": made.submitted.provenance.model_copy(update={"sweep": "pairs"}),
+            "submitted_at": submitted_at,
+        }
+        publish(store, make_result(f"job-{week}", gpus=2048, step_times=[level] * 20, **replaced))
+    update_incidents(store, now=START + 10 * WEEK_S)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_numbers_are_the_reviewed_ones(name: str, here: Path) -> None:
+    shown = CliRunner().invoke(app, [*CALLS[name].split(), "--format", "json"])
+    numbers = dict(_numbers(json.loads(shown.stdout)))
+    kept = GOLDEN / f"{name}.json"
+    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(numbers, indent=1) + "\n")
+    assert numbers == pytest.approx(json.loads(kept.read_text()), rel=1e-9)
+
+
+def _numbers(of: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Yield each number below a JSON value with its path."""
+    if isinstance(of, dict):
+        for key, value in of.items():
+            yield from _numbers(value, f"{path}.{key}" if path else key)
+    elif isinstance(of, list):
+        for index, value in enumerate(of):
+            yield from _numbers(value, f"{path}[{index}]")
+    elif isinstance(of, int | float) and not isinstance(of, bool):
+        yield path, of
