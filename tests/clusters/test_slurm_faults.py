@@ -130,12 +130,12 @@ async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
             job = await cluster.submit(make_spec("own-variables", script))
             assert (await end_of(cluster, job.name)).state is JobState.SUCCEEDED
             assert (Path(job.directory) / "variables").read_text() == "batch\nthere\n"
-            await cluster.submit(make_spec("ended", "sleep 1000"))
-            await cluster.cancel("ended")
+            await cluster.submit(make_spec("ended-with-variables", "sleep 1000"))
+            await cluster.cancel("ended-with-variables")
             printed = (await cluster.run(["env"])).stdout
     finally:
         node.stop()
-    assert jobs_of(slurm_of_session, "ended") == ["CANCELLED"]
+    assert jobs_of(slurm_of_session, "ended-with-variables") == ["CANCELLED"]
     assert [line for line in printed.splitlines() if line.startswith("SLURM_CONF=")]
 
 
