@@ -50,7 +50,7 @@ def config_dir() -> Path:
 
 
 def config_file(name: str) -> Path:
-    """Return the path of a file of `config_dir`, such as `sweeps/weekly.yaml`, else that of the shipped one.
+    """Return the path of a file of `config_dir`, such as `clusters/local.yaml`, else that of the shipped one.
 
     If there is neither, the path is in `config_dir`.
     """
@@ -59,7 +59,7 @@ def config_file(name: str) -> Path:
 
 
 def config_files() -> dict[str, Path]:
-    """Return the paths of all YAML files that are read, by their names, such as `sweeps/weekly.yaml`."""
+    """Return the paths of all YAML files that are read, by their names, such as `clusters/local.yaml`."""
     folders = [f"{folder}/{name}.yaml" for folder in _CONFIG_FOLDERS for name in config_names(folder)]
     paths = {name: config_file(name) for name in (*_CONFIG_FILES, *folders)}
     return {name: path for name, path in paths.items() if path.is_file()}
@@ -74,7 +74,7 @@ def config_names(folder: str) -> tuple[str, ...]:
 
 
 def replaced_files() -> tuple[str, ...]:
-    """Return the names, such as `sweeps/weekly.yaml`, of files in `config_dir` that replace a shipped one.
+    """Return the names, such as `clusters/local.yaml`, of files in `config_dir` that replace a shipped one.
 
     Those with the same content are left out.
     """

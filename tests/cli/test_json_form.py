@@ -36,7 +36,7 @@ KEYS = {
     "slurm status": "daemons",
     "status": "budgets",
     "sweep list": "sweeps",
-    "sweep plan weekly": "cells",
+    "sweep plan example-weekly": "cells",
 }
 """For a call of each command, the key of what it lists, or one key of a state."""
 

@@ -17,7 +17,7 @@ LOGS = Path(__file__).parents[1] / "data" / "logs"
 COMMANDS = [
     "recipes --workload llama3.1",
     "plan llama3.1 --size 8b --gpus 8-128",
-    "sweep plan weekly",
+    "sweep plan example-weekly",
     f"parse {LOGS}",
     "results columns",
 ]

@@ -54,7 +54,7 @@ async def test_a_node_sweep_around_a_running_job(
     await slurm.submit(held.spec)
     staged = staged_files(sys.executable, f"{ROOT}:{ROOT / 'tests' / 'stand_ins' / 'collective'}")
     config, runs, jobs = make_slurm_config(), {}, {}
-    sweep = load_sweep("nodes")
+    sweep = load_sweep("example-nodes")
     few = sweep.model_copy(update={"nodes": sweep.nodes.model_copy(update={"names": "node[1-3,7]"})})
     for number, cell in enumerate(plan_sweep(few).cells):
         run = run_of(cell)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from steptime import dag_ids, settings
+from steptime.recipes.sweeps import copy_sweep
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import shipped
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 ON_ANY_CLUSTER = {
-    *("steptime_sweep", "steptime_sweep_weekly", "steptime_sweep_nodes"),
-    *("steptime_cluster_check", "steptime_send_report"),
+    *("steptime_sweep", "steptime_cluster_check", "steptime_send_report"),
 }
 ON_A_CPU = {dag_ids.dag_id(name) for name in list_workloads() if "cpu" in load_workload(name).gpu_types}
 CLUSTER = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\n"
@@ -88,6 +88,14 @@ def test_a_team_names_its_workloads_and_its_scheduled_sweeps(
     )
     [error] = read(tmp_path / "steptime_dags.py").import_errors.values()
     assert "unknown workload 'lama3.1': did you mean 'llama3.1-" in error
+
+
+def test_a_scheduled_sweep_has_its_dag_once_the_team_has_written_it(
+    config: Path, made: Callable[[str], set[str]]
+) -> None:
+    assert not {"steptime_sweep_weekly", "steptime_sweep_nodes"} & made("make_dags([])")
+    copy_sweep("example-weekly", "weekly")
+    assert made("make_dags([])") == ON_ANY_CLUSTER | {"steptime_sweep_weekly"}
 
 
 def test_every_id_begins_with_the_name_of_steptime_and_no_name_hides_it(dags: dict[str, Any]) -> None:

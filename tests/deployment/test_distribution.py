@@ -22,7 +22,7 @@ OUR_DATA = (
         "config/notifications.yaml",
         "config/workloads/nccl-26.11.yaml",
     ),
-    *("config/sweeps/nodes.yaml", "config/sweeps/weekly.yaml", "requirements-bootstrap.txt"),
+    *("config/sweeps/example-nodes.yaml", "config/sweeps/example-weekly.yaml", "requirements-bootstrap.txt"),
     *("trainer/requirements-cpu.in", "trainer/requirements-cpu.lock.txt", "plugins/steptime/py.typed"),
     *("plugins/steptime/logs/*.yaml", "plugins/steptime/*.j2", "plugins/steptime/clusters/runai/start.sh"),
     *("plugins/steptime/pages/static/*.js", "plugins/steptime/pages/static/icon.svg"),

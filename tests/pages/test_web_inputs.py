@@ -40,7 +40,7 @@ VALUES = (
         "week-",
         "tiny",
         "local",
-        "llama31",
+        "steptime_llama3.1-25.04",
         "fp32",
         "../../etc/passwd",
         "\U000e0041",

@@ -73,7 +73,7 @@ def test_every_shipped_sweep_can_be_run_on_its_cluster(name: str) -> None:
 
 
 def test_the_example_in_the_weekly_sweep_is_one(planned: Callable[..., SweepPlan]) -> None:
-    text = (shipped("config") / "sweeps" / "weekly.yaml").read_text()
+    text = (shipped("config") / "sweeps" / "example-weekly.yaml").read_text()
     lines = text.partition("it could be:\n")[2].splitlines()
     example = yaml.safe_load("\n".join(line.removeprefix("#").removeprefix("   ") for line in lines))
     made = planned(**example)
@@ -326,7 +326,7 @@ def test_a_broken_sweep_hides_no_other(
 def test_an_unknown_sweep_lists_the_known(write: Callable[..., Path]) -> None:
     write()
     with pytest.raises(
-        UserError, match=r"unknown sweep 'nigth': did you mean 'night'\? Valid are: .*, night, "
+        UserError, match=r"unknown sweep 'nigth': did you mean 'night'\? Valid are: .*, night\."
     ):
         load_sweep("nigth")
 

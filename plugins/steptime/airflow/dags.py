@@ -18,6 +18,7 @@ from airflow.sdk import get_parsing_context
 from steptime import dag_ids
 from steptime.recipes.cluster_files import list_clusters, read_cluster_file
 from steptime.recipes.config_files import load_each
+from steptime.recipes.sweeps import list_sweeps
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import list_workloads, load_workloads, workload_name
 
@@ -25,9 +26,7 @@ SCHEDULED_SWEEPS = MappingProxyType({"weekly": "0 6 * * 1", "nodes": "0 2 * * 6"
 """By the name of a sweep, when it starts by itself, in UTC: Mondays at 06:00 and Saturdays at 02:00."""
 
 
-def make_dags(
-    workloads: Collection[str] | None = None, *, sweeps: Mapping[str, str] = SCHEDULED_SWEEPS
-) -> None:
+def make_dags(workloads: Collection[str] | None = None, *, sweeps: Mapping[str, str] | None = None) -> None:
     """Make the DAGs of this team; Airflow finds them when it reads the DAG file that calls this.
 
     There is one for each workload, `steptime_sweep` for any sweep on demand, one for each sweep with a
@@ -38,7 +37,8 @@ def make_dags(
         workloads: names of workloads that have a DAG; a family's name means its default release. None for all
             that one of the configured clusters has GPUs (or CPUs) for. While the file of a cluster has a
             mistake, this leaves none out.
-        sweeps: by the name of a sweep, the cron expression in UTC of its own DAG.
+        sweeps: by the name of a sweep, the cron expression in UTC of its own DAG. None for those of
+            `SCHEDULED_SWEEPS` that the team has a file of.
 
     Raises UserError if there is no workload of that name.
     """
@@ -60,9 +60,12 @@ def report_broken_files() -> None:
 
 
 def _makers(
-    workloads: Collection[str] | None, sweeps: Mapping[str, str], current: str | None
+    workloads: Collection[str] | None, sweeps: Mapping[str, str] | None, current: str | None
 ) -> Mapping[str, Callable[[str], Any]]:
     """Return functions that make a DAG from its id, by that id; of workloads only what `current` needs."""
+    if sweeps is None:  # a task goes on although its sweep's file has since been removed
+        written = SCHEDULED_SWEEPS if current is not None else list_sweeps()
+        sweeps = {name: cron for name, cron in SCHEDULED_SWEEPS.items() if name in written}
     makers: dict[str, Callable[[str], Any]] = {
         dag_ids.SWEEP: _sweep_dag,
         dag_ids.CLUSTER_CHECK: _cluster_check_dag,
@@ -99,7 +102,8 @@ def _sweep_dag(*arguments: str) -> None:
     from steptime.airflow.sweep.dag import sweep_dag
 
     *scheduled, dag_id = arguments
-    sweep, cron = scheduled or ("weekly", None)
+    weekly = "weekly" if "weekly" in list_sweeps() else "example-weekly"
+    sweep, cron = scheduled or (weekly, None)
     sweep_dag(dag_id, sweep=sweep, cron=cron)
 
 

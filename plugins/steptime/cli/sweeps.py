@@ -17,7 +17,7 @@ from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, expand_cell
-from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.recipes.sweeps import copy_sweep, list_sweeps, load_sweep
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 from steptime.staging.checking import checked_sweep, planned_sweep
 from steptime.waiting import poll_until
@@ -59,6 +59,12 @@ steptime sweep cancel steptime_run__2026-11-22T08:00:00.000+00:00 --dry-run
 steptime sweep cancel scheduled__2026-11-23T06:00:00+00:00
 """
 
+NEW_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep new weekly --from example-weekly
+"""
+
 AGAIN_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -97,6 +103,19 @@ def _list(
     show(rows, output_format, called="sweeps", columns=columns, wide=wide)
     name_replaced_files()
     raise_together(broken)
+
+
+@group.command(epilog=NEW_EXAMPLES)
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new sweep and its file: weekly.")],
+    *,
+    example: Annotated[str, typer.Option("--from", metavar="SWEEP", help="The sweep to copy.")],
+) -> None:
+    """Copy a sweep into your folder of configuration, and print the path of the new file, for you to edit.
+
+    An existing file is never overwritten.
+    """
+    typer.echo(copy_sweep(example, name))
 
 
 @group.command(epilog=PLAN_EXAMPLES)

@@ -7,7 +7,9 @@ on the command line. `steptime.recipes.sweep_planning` turns entries into cells,
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -22,6 +24,7 @@ from pydantic import (
 )
 
 from steptime.errors import UserError, one_line, unknown_value
+from steptime.files import write_whole
 from steptime.frozen import Frozen
 from steptime.recipes.cluster_files import readable_clusters
 from steptime.recipes.config_files import (
@@ -34,8 +37,10 @@ from steptime.recipes.config_files import (
 from steptime.recipes.node_lists import expand_nodes
 from steptime.recipes.request import option_fields, parse_value
 from steptime.refusals import describe_validation_error, matching
-from steptime.settings import config_file, config_names, default_cluster
+from steptime.settings import config_dir, config_file, config_names, default_cluster
 
+_NAME = "[a-z0-9]+([-_][a-z0-9]+)*"
+_NAME_IN_WORDS = "small letters and digits, with - or _ between, as in night-8b"
 MOST_COMBINATIONS = 10_000
 """Most combinations of one entry before exclusions: more are a mistake, and would use up the memory."""
 
@@ -184,9 +189,7 @@ class Sweep(Frozen):
 
     name: Annotated[
         str,
-        matching(
-            "[a-z0-9]+([-_][a-z0-9]+)*", "small letters and digits, with - or _ between, as in night-8b"
-        ),
+        matching(_NAME, _NAME_IN_WORDS),
     ]
     """Equal to the file's name."""
     description: str = ""
@@ -284,7 +287,7 @@ def _same(name: str, excluded: JsonValue, value: Any) -> bool:
 
 
 def list_sweeps() -> tuple[str, ...]:
-    """List the names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`."""
+    """List the names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`, own and shipped."""
     return config_names("sweeps")
 
 
@@ -296,6 +299,38 @@ def startable_sweeps() -> tuple[str, ...]:
 
 def load_sweep(name: str) -> Sweep:
     """Load the sweep of that name. Raises UserError if it is missing or broken."""
-    if name not in list_sweeps():
-        raise unknown_value("sweep", name, list_sweeps())
-    return load_yaml_model(config_file(f"sweeps/{name}.yaml"), Sweep, named_in="name")
+    return load_yaml_model(_path(name), Sweep, named_in="name")
+
+
+def copy_sweep(example: str, name: str) -> Path:
+    """Copy the file of a sweep into the team's folder, under another name; return the new path.
+
+    Raises UserError if there is no such sweep, if `name` is not a valid name or that of another sweep, and if
+    the file cannot be written.
+    """
+    path = config_dir() / "sweeps" / f"{name}.yaml"
+    text = _path(example).read_text()
+    text, named = re.subn(r"^name: .*$", f"name: {name}", text, count=1, flags=re.MULTILINE)
+    if not re.fullmatch(_NAME, name):
+        raise UserError(f"'{one_line(name)}' is not a valid name of a sweep: use {_NAME_IN_WORDS}.")
+    if name in list_sweeps():
+        raise UserError(f"there is a sweep '{name}' already, {_path(name)}: choose another name.")
+    if not named:
+        raise UserError(f"{_path(example)} has no line 'name: {example}': copy it by hand.")
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from None
+    return path
+
+
+def _path(name: str) -> Path:
+    """Return the path of a sweep's file. Raises UserError if there is none."""
+    known = list_sweeps()
+    if name in known:
+        return config_file(f"sweeps/{name}.yaml")
+    if f"example-{name}" in known:
+        raise UserError(
+            f"there is no sweep '{name}' yet: 'steptime sweep new {name} --from example-{name}' makes it."
+        )
+    raise unknown_value("sweep", name, known)
