@@ -283,6 +283,47 @@ def test_a_profile_is_told_by_its_configuration_or_its_name(tmp_path: Path) -> N
     assert _rows(log)[0]["mode"] == "profile"
 
 
+@pytest.mark.parametrize(("gpus", "gbs"), [(32, 64), (64, 64), (128, 128)])
+def test_the_405b_proxies_have_the_documents_name(tmp_path: Path, gpus: int, gbs: int) -> None:
+    log = _upstream_log(tmp_path, f"pretrain_llama3.1_405b_bf16_{gpus}", gbs=gbs)
+    (row,) = _rows(log)
+    assert (row["workload"], row["size"], row["gpus"]) == ("llama3.1-25.04", "405b-proxy", gpus)
+    assert row["published_step_time_s"] is not None
+    assert row["mfu_percent"] is not None
+    assert row["days_per_1t_tokens"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "window"),
+    [
+        ("pretraining_nemotronh_56b_fp8_256", "nemotron-h-25.05", "11:44"),
+        ("pretraining_nemotronh_56b_fp8_256_x", "nemotron-h-25.05", "11:44"),
+        (NAMED.format(gbs=384).replace("pretrain_", "pretraining_"), "nemotron-h-25.05", "11:44"),
+    ],
+)
+def test_names_that_documents_use_in_prose(tmp_path: Path, name: str, workload: str, window: str) -> None:
+    log = _upstream_log(tmp_path, name)
+    (row,) = _rows(log)
+    assert (row["workload"], row["window"]) == (workload, window)
+
+
+@pytest.mark.parametrize("name", ["log.out", "slurm-77.out"])
+def test_a_folder_of_24_11_shows_the_recipe_whatever_its_log_is_called(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "results/24.11.1/fp8/340b/128" / name
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(line_forms.tqdm(step, total=50, time="3.590") for step in range(50)))
+    (row,) = _rows(log)
+    assert (row["workload"], row["gpus"], row["dtype"]) == ("nemotron4-340b-24.11", 128, "fp8")
+
+
+def test_a_short_trace_is_measured_at_its_last_step(tmp_path: Path) -> None:
+    log = _upstream_log(tmp_path, f"{NAMED.format(gbs=384)}_nccltrace", gbs=384)
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]).replace("/49", "/4"))
+    (row,) = _rows(log)
+    assert (row["mode"], row["window"], row["window_from"]) == ("nccl_trace", "4:4", "last step")
+    assert row["state"] == "complete"
+
+
 def test_a_broken_configuration_is_none(tmp_path: Path) -> None:
     log = _upstream_log(tmp_path, "some-name")
     for content in (

@@ -49,7 +49,7 @@ LINES = [
         "hub_unreachable",
         "'meta-llama/Llama-3.1-8B' cannot be loaded",
     ),
-    ("You are trying to access a gated repo.", "hub_unreachable", "set HF_TOKEN"),
+    ("You are trying to access a gated repo.", "hub_unreachable", "by --env HF_TOKEN_PATH=FILE"),
     (
         "slurmstepd: error: *** STEP 81.0 ON n1 CANCELLED AT 2025-04-11T14:48:45 DUE TO TIME LIMIT ***",
         "time_limit",
@@ -441,7 +441,7 @@ def test_advice_for_gb200_is_given_on_gb200_alone(tmp_path: Path, gpu_type: str 
     log = tmp_path / "log-x.out"
     log.write_text(f"{NCCL}\n")
     message = read_log(log, gpu_type=gpu_type).problems[0].message
-    assert ("TP_COMM_OVERLAP=False" in message) == (gpu_type == "gb200")
+    assert ("--no-tp-comm-overlap" in message) == (gpu_type == "gb200")
 
 
 def test_the_cause_comes_before_what_follows_from_it() -> None:

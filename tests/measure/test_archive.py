@@ -375,6 +375,40 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
     assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, "train.log")
 
 
+LOADED = (
+    "[NeMo I 2025-04-11 14:46:18 nemo_logging:393] Global Checkpoint Load : Rank : 0 : Start time : "
+    "1744407969.270s : Time spent in load_checkpoint: 9.712s\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "mode", "window"),
+    [
+        ("pretrain_llama3.1_8b_fp8_16_nsys", range(25), "profile", "24:24"),
+        ("pretrain_llama3.1_8b_fp8_16_nccltrace", range(5), "nccl_trace", "4:4"),
+        ("pretrain_nemotron4_15b_fp8_64", range(50, 51), "checkpoint_load", "50:50"),
+        ("pretrain_llama3.1_405b_fp8_64", range(50), "performance", "49:49"),
+        ("results/24.11/bf16/340b/256", range(100), "performance", "99:99"),
+    ],
+)
+def test_logs_of_the_documents_are_valid(here: Path, name: str, steps: range, mode: str, window: str) -> None:
+    """The steps, the names and the checkpoint's line are those of the 24.11 and 25.04 documents."""
+    folder = here / "x" / name / (f"{name}_1744408121/{name}" if "/" not in name else "")
+    folder.mkdir(parents=True)
+    text = "".join(line_forms.nemo2(step, last=steps[-1], time=f"2.7{step % 9}") for step in steps)
+    if "/" in name:
+        text = "".join(line_forms.tqdm(step, total=len(steps), time=f"3.5{step % 9}") for step in steps)
+    (folder / "log-x.out").write_text((LOADED if steps[0] else "") + text)
+
+    told = call("results", "import", "x", "--cluster", "mine", "--gpu-type", "h100")
+
+    assert "1 valid" in told, Store().results(include_rejected=True)[0]["reason"]
+    [row] = Store().results(include_rejected=True)
+    assert (row["mode"], row["window"]) == (mode, window)
+    assert row["checkpoint_load_s"] == (9.712 if mode == "checkpoint_load" else None)
+    assert row["days_per_1t_tokens"] is None or not row["proxy"]
+
+
 @pytest.mark.parametrize("name", ["log-train.out.zst", "train log.out", "train"])
 def test_an_imported_log_is_archived_whatever_its_name(name: str, here: Path) -> None:
     text = "".join(line_forms.nemo2(step, time="2.71") for step in range(50)).encode()

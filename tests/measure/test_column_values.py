@@ -43,7 +43,6 @@ def test_a_result_as_a_row(tmp_path: Path, make_result: MakeResult) -> None:
         **{"tokens_per_s": 4096, "tokens_per_s_per_gpu": 2048, "flops_formula": "llama3.1-25.04"},
         **{"model_tflops_per_gpu": pytest.approx(flops * 16 / 0.5 / 2 / 1e12)},
         **{"peak_memory_gib": 80},
-        **{"days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"goodput_percent": pytest.approx(100 * 10 / 38.5), "in_steps_s": 10},
         **{"first_steps_s": 0, "in_checkpoints_s": 0},
         **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9},

@@ -223,6 +223,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},
         "on gb300 is not tested: choose one of these GPU types: h100, gb200, b200.",
     ),
+    (
+        {"size": "405b", "gpu_type": "h100", "gpus": "64"},
+        "The proxy of 405b has: 32, 64, 128; ask for it with `proxy`.",
+    ),
     ({"environment": {"HF_TOKEN": "x"}}, "environment: 'HF_TOKEN' looks like a secret"),
 ]
 

@@ -158,7 +158,11 @@ def _lines(
             if rates.flops_per_sample is None
             else f"{rates.flops_per_sample:.5g} per sample, {rates.flops_source}",
         },
-        {"metric": "days to 1T tokens", "value": f"{rates.days_per_1t_tokens:,.2f}"},
+        {
+            "metric": "days to 1T tokens",
+            "value": None if rates.days_per_1t_tokens is None else f"{rates.days_per_1t_tokens:,.2f}",
+            "basis": "not for proxies and CPU sizes" if rates.days_per_1t_tokens is None else None,
+        },
     ]
     if published:
         printed = {

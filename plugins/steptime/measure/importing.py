@@ -27,11 +27,15 @@ from steptime.logs.reader import read_log
 from steptime.measure.log_rows import decide_state
 from steptime.measure.metrics import measure
 from steptime.measure.recognition import (
+    Upstream,
     alternatives,
     find_batch_size,
     find_upstream,
     llmb_config,
+    mode_of_log,
     planned_run,
+    published_window,
+    window_of_log,
 )
 from steptime.measure.record import format_record, make_record, redact
 from steptime.measure.repeating import make_request
@@ -161,7 +165,8 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
     config = llmb_config(last) or {}
     if run is None:
         log = read_log(logs.attempts, other_outputs=logs.other_outputs)
-        run = _recognised(last, log, config, options)
+        upstream = find_upstream(last, find_batch_size(log))
+        run = _as_logged(_recognised(upstream, config, options), upstream, log)
     else:
         log = read_log(
             logs.attempts,
@@ -209,15 +214,13 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
     return Import(_measured(submitted, status, log, record), (), files, last)
 
 
-def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], options: ImportOptions) -> Run:
+def _recognised(upstream: Upstream | None, config: Mapping[str, Any], options: ImportOptions) -> Run:
     """Return the run of a recipe that produced a log without a plan; raise UserError if that is unclear."""
     if options.cluster is None:
         raise UserError("the log does not say where it ran: name the cluster with --cluster")
     if options.recipe:
         request = {**options.recipe, "gpu_type": options.gpu_type}
-        run = plan(PlanRequest.model_validate(request)).runs[0]
-        return run.model_copy(update={"mode": log.mode or run.mode})
-    upstream = find_upstream(log_path, find_batch_size(log))
+        return plan(PlanRequest.model_validate(request)).runs[0]
     runs = () if upstream is None else upstream.runs
     if runs and options.gpu_type is not None:
         runs = tuple(run for run in runs if run.recipe.gpu_type == options.gpu_type)
@@ -243,8 +246,21 @@ def _recognised(log_path: Path, log: TrainingLog, config: Mapping[str, Any], opt
             "llmb-run was given overrides of the model, so it did not run as published: name its recipe with "
             "--workload, --size, --dtype and --gpus"
         )
-    asked_mode = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
-    return run.model_copy(update={"mode": asked_mode or log.mode or Mode.PERFORMANCE})
+    return run
+
+
+def _as_logged(run: Run, upstream: Upstream | None, log: TrainingLog) -> Run:
+    """Return a recipe's run with the mode, the first step and the window that its log shows."""
+    mode = mode_of_log(upstream, log) or Mode.PERFORMANCE
+    window, _ = window_of_log(published_window(run), log, mode)
+    loads = mode is Mode.CHECKPOINT_LOAD and log.steps
+    return run.model_copy(
+        update={
+            "mode": mode,
+            "window": window or run.window,
+            "first_step": log.steps[0].global_step if loads else run.first_step,
+        }
+    )
 
 
 def _here(submitted: Submission, log_name: str, options: ImportOptions) -> Submission:

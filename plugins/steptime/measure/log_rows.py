@@ -10,7 +10,15 @@ from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import checkpoint_seconds, measure, measure_window, peak_memory_gib
-from steptime.measure.recognition import Upstream, alternatives, find_batch_size, find_upstream, planned_run
+from steptime.measure.recognition import (
+    Upstream,
+    alternatives,
+    find_batch_size,
+    find_upstream,
+    mode_of_log,
+    planned_run,
+    window_of_log,
+)
 from steptime.recipes.models import RUN_FILE, Mode, Run, Window
 from steptime.recipes.published import list_references, load_reference
 from steptime.store.columns import BY_NAME, Column
@@ -114,7 +122,8 @@ def log_row(
             gpu_type=run.recipe.gpu_type,
         )
     upstream = None if run is not None or remark else find_upstream(logs[-1], find_batch_size(log))
-    counts, window_from = _choose_window(window, run, upstream, log)
+    mode = run.mode if run is not None else mode_of_log(upstream, log)
+    counts, window_from = _choose_window(window, run, upstream, log, mode)
     recipes = (run,) if run is not None else upstream.runs if upstream else ()
     numbers, refusal = _numbers(log, counts, recipes[0] if recipes else None)
     missing = [] if counts is None else _missing_in(counts, log.problems)
@@ -122,7 +131,7 @@ def log_row(
     if counts is not None and not (missing or fatal):
         missing = _cut_off(counts, numbers.get("steps_in_window"))
     loss = log.steps[-1].loss if log.steps else None
-    what = _what_was_run(run, upstream, log)
+    what = {**_what_was_run(run, upstream, log), "mode": mode}
     if len(recipes) > 1:
         is_one_workload = len({recipe.recipe.workload for recipe in recipes}) == 1
         unknown = ("gpu_type", *_OF_THE_GPU_TYPE, *(() if is_one_workload else ("workload",)))
@@ -194,16 +203,16 @@ def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
 
 
 def _choose_window(
-    given: Window | None, run: Run | None, upstream: Upstream | None, log: TrainingLog
+    given: Window | None, run: Run | None, upstream: Upstream | None, log: TrainingLog, mode: Mode | None
 ) -> tuple[Window | None, str | None]:
     if given is not None:
         return given, "--window"
     if run is not None:
         return run.window, "run.json"
-    if upstream is not None and upstream.window is not None:
-        return upstream.window, upstream.source
-    timed = [step.global_step for step in log.steps if step.step_time_s is not None]
-    return (Window(first=timed[-1], last=timed[-1]), "last step") if timed else (None, None)
+    window, is_last_step = window_of_log(None if upstream is None else upstream.window, log, mode)
+    if is_last_step:
+        return window, "last step"
+    return window, upstream.source if upstream is not None and window is not None else None
 
 
 def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[dict[str, Any], str | None]:
@@ -230,15 +239,13 @@ def _what_was_run(run: Run | None, upstream: Upstream | None, log: TrainingLog) 
         return {
             "experiment": run.experiment,
             **_identity(run),
-            "mode": run.mode,
             "max_steps": run.max_steps,
         }
     batches = {step.global_batch_size for step in log.steps} - {None}
     shown: dict[str, Any] = {"global_batch_size": batches.pop() if len(batches) == 1 else None}
     if upstream is not None and upstream.runs:
         shown = _identity(upstream.runs[0])
-    requested_mode = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
-    return {**shown, "mode": requested_mode or log.mode}
+    return shown
 
 
 def _identity(run: Run) -> dict[str, Any]:

@@ -82,8 +82,9 @@ def throughput(
 ) -> Measurement:
     """Return the throughput and MFU of a recipe at a given step time, and the published step time.
 
-    The MFU is None if the model's flops are unknown, or if no document states the peak (CPU). Raises
-    UserError for a step time that is not positive and finite, or from which no rate can be computed.
+    The MFU is None if the model's flops are unknown, or if no document states the peak (CPU). The days to a
+    trillion tokens are None for proxies and on the CPU. Raises UserError for a step time that is not positive
+    and finite, or from which no rate can be computed.
 
     Args:
         recipe: the recipe.
@@ -95,6 +96,8 @@ def throughput(
     """
     # First, as it refuses step times that cannot be.
     of_tokens = _token_rates(recipe.model.seq_length, recipe.global_batch_size, recipe.gpus, step_time_s)
+    if recipe.proxy or recipe.gpu_type == "cpu":  # nobody trains them on that many tokens
+        of_tokens.pop("days_per_1t_tokens", None)
     flops = _flops_per_sample(recipe, as_published=as_published)
     model_tflops = logged_tflops if flops.logged else None
     if flops.per_sample is not None:
@@ -142,7 +145,8 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
     if run.tuning or run.mode is not Mode.PERFORMANCE:  # the document has no such run
         rates = rates.model_copy(update={"published_step_time_s": None, "step_time_over_published": None})
     steady = steady_numbers(log, run.window)
-    return times.model_copy(update=rates.model_dump(exclude_none=True) | steady)
+    days = {"days_per_1t_tokens": rates.days_per_1t_tokens}
+    return times.model_copy(update=rates.model_dump(exclude_none=True) | days | steady)
 
 
 def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:

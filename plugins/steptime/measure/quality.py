@@ -316,7 +316,9 @@ def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
         "checkpoint_loaded", bool(loads), "a checkpoint was loaded", "the log has no checkpoint load line"
     )
     if not _by_trainer(finished):
-        stated = [load.iteration for load in loads]
+        # NeMo's line has no iteration; there the first step that follows tells it.
+        following = log.steps[0].global_step if log.steps else None
+        stated = [following if load.iteration is None else load.iteration for load in loads]
         expected = f"training resumed at global step {run.first_step}"
         found = f"the load lines give iteration {', '.join(map(str, stated)) or 'no number'}"
         yield make_check("resumed_at_saved_step", run.first_step in stated, expected, found)

@@ -1,8 +1,9 @@
 """Find the run that wrote a log: by `run.json` beside it, or by the folder names of NVIDIA's scripts."""
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ _WINDOWS = {(25, 5): Window(first=11, last=44), (25, 8): Window(first=35, last=4
 """Steps that NVIDIA's script averages, by the first release that does; before, it takes the last step."""
 _DTYPES = ("bf16", "fp8")
 """Names of the folders by data type in release 24.11."""
-_NAMED_RUNS = re.compile("pretrain_|nemo_")
+_NAMED_RUNS = re.compile("pretrain(?:ing)?_|nemo_")
 _SINCE_25_05 = re.compile(r"pretrain_\w+_gpus\d+_\w+_gbs\d+")
 
 
@@ -72,7 +73,8 @@ def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
     if upstream is None or not upstream.runs:
         folders = tuple(folder.name for folder in [*log.absolute().parents][:_FOLDERS])
         named = filter(_NAMED_RUNS.search, (log.name, *folders))
-        by_name = next(filter(None, (_by_name(name, folders) for name in named)), None)
+        names = (*named, *_names_by_folders(folders))
+        by_name = next(filter(None, (_by_name(name, folders) for name in names)), None)
         if upstream is None:
             upstream = by_name
         elif by_name is not None and by_name.runs:  # the configuration may call the size otherwise
@@ -84,7 +86,8 @@ def find_upstream(log: Path, global_batch_size: int | None) -> Upstream | None:
             )
             if runs:
                 batch = by_name.global_batch_size
-                upstream = upstream._replace(window=_window(runs[0]), runs=runs, global_batch_size=batch)
+                window = published_window(runs[0])
+                upstream = upstream._replace(window=window, runs=runs, global_batch_size=batch)
     if upstream is None:
         return None
     batch = global_batch_size or upstream.global_batch_size
@@ -105,6 +108,35 @@ def find_batch_size(log: TrainingLog) -> int | None:
         batch, rest = divmod(log.steps[-1].consumed_samples, log.steps[-1].global_step + 1)
         return None if rest else batch
     return batches.pop() if len(batches) == 1 else None
+
+
+def window_of_log(window: Window | None, log: TrainingLog, mode: Mode | None) -> tuple[Window | None, bool]:
+    """Return the steps to average in a log without a plan, and whether they are only the log's last step.
+
+    `window` is the one of the recipe or release, None if that is the last step or unknown. Profiles, traces
+    and loads of checkpoints train fewer steps, so a window that they lack is replaced by their last step. The
+    window is None if neither is known.
+    """
+    timed = [step.global_step for step in log.steps if step.step_time_s is not None]
+    if not timed:
+        return window, False
+    if window is not None and (
+        mode in (None, Mode.PERFORMANCE) or timed[0] <= window.first <= window.last <= timed[-1]
+    ):
+        return window, False
+    return Window(first=timed[-1], last=timed[-1]), True
+
+
+def mode_of_log(upstream: Upstream | None, log: TrainingLog) -> Mode | None:
+    """Return the mode that a log without a plan or its experiment's name shows; None if neither does."""
+    named = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
+    return named or log.mode
+
+
+def published_window(run: Run) -> Window | None:
+    """Return the published measurement window of a run; None if that is only the last step."""
+    steps = load_workload(run.recipe.workload).find_steps(run.recipe.size)
+    return None if steps.window == LAST_STEP else run.window
 
 
 def alternatives(runs: Sequence[Run]) -> str:
@@ -177,7 +209,7 @@ def _by_config(config: dict[str, Any]) -> Upstream | None:
                     scaling=scaling,
                     proxy=bool(job.get("proxy")),
                 )
-    window = _window(runs[0]) if runs else _WINDOWS[since] if since else None
+    window = published_window(runs[0]) if runs else _WINDOWS[since] if since else None
     return Upstream("llmb-config", window, tuple(runs), Mode.PROFILE if job.get("profile_enabled") else None)
 
 
@@ -186,26 +218,48 @@ def _release(config: dict[str, Any]) -> str:
     return ".".join(str(config.get("workload_info", {}).get("gsw_version")).split(".")[:2])
 
 
+def _names_by_folders(folders: Sequence[str]) -> Iterator[str]:
+    """Yield the experiments' names that a path such as `results/24.11/bf16/340b/256` stands for.
+
+    `folders` are the folders' names from the innermost outwards. Logs in such folders may have any name.
+    """
+    if len(folders) < 4 or not folders[0].isdigit() or folders[2] not in _DTYPES:
+        return
+    gpus, size, dtype, version = folders[:4]
+    for workload in map(load_workload, list_workloads()):
+        if workload.experiment.startswith("nemo_") and version.startswith(workload.release):
+            yield workload.experiment.format(size=size, dtype=dtype, gpus=gpus)
+
+
 @functools.lru_cache(maxsize=64)
 def _by_name(name: str, folders: Sequence[str]) -> Upstream | None:
     """Return what the name of an experiment shows; None if it does not look like one of NVIDIA's scripts."""
+    return _matching(name, folders, _pattern) or _matching(name, folders, _short_pattern)
+
+
+def _matching(
+    name: str, folders: Sequence[str], pattern_of: Callable[[str, Sequence[str]], re.Pattern[str]]
+) -> Upstream | None:
+    """Return what the name shows by one kind of pattern; None if no workload has such names."""
     runs, windows, batch = list[Run](), set[str | None](), None
     for workload in map(load_workload, list_workloads()):
         pattern = _pattern(workload.experiment, tuple(workload.sizes))
-        match = pattern.search(_plain(name))
+        match = pattern_of(workload.experiment, tuple(workload.sizes)).search(_plain(name))
         if match is None:
             continue
         batch = int(match["gbs"]) if "gbs" in match.groupdict() and match["gbs"].isdigit() else None
         # 24.11 has the data type in the path: results/24.11/bf16/340b/256.
         dtype = match["dtype"] or next((folder for folder in folders if folder in _DTYPES), None)
-        options = {"size": next(size for size in workload.sizes if _plain(size) == match["size"])}
+        size = next(size for size in workload.sizes if _plain(size) == match["size"])
+        options = {"size": size, "workload": workload.workload, "gpus": match["gpus"], "dtype": dtype}
         named = {key: value for key, value in match.groupdict().items() if value is not None and key != "gbs"}
-        for gpu_type in workload.gpu_types.keys() - {"cpu"}:
-            for scaling in ("weak", "strong"):
-                options |= {"workload": workload.workload, "gpus": match["gpus"], "scaling": scaling}
-                for run in _planned(**options, dtype=dtype, gpu_type=gpu_type):
-                    planned = pattern.search(_plain(run.experiment))
-                    runs += [run] if planned and named.items() <= planned.groupdict().items() else []
+        # Names do not show whether a run is that of a proxy; its GPU count does.
+        proxies = (False, True) if workload.sizes[size].proxies else (False,)
+        gpu_types = workload.gpu_types.keys() - {"cpu"}
+        for gpu_type, scaling, proxy in itertools.product(gpu_types, ("weak", "strong"), proxies):
+            for run in _planned(**options, gpu_type=gpu_type, scaling=scaling, proxy=proxy):
+                planned = pattern.search(_plain(run.experiment))
+                runs += [run] if planned and named.items() <= planned.groupdict().items() else []
         windows.add(None if workload.steps.window == LAST_STEP else workload.steps.window)
     if len(windows) != 1:
         if not _SINCE_25_05.search(_plain(name)):
@@ -222,13 +276,26 @@ def _by_name(name: str, folders: Sequence[str]) -> Upstream | None:
 @functools.lru_cache(maxsize=64)
 def _pattern(template: str, sizes: Sequence[str]) -> re.Pattern[str]:
     """Return a pattern for names of experiments with a group for each field of the template."""
+    text = _fill(template, sizes)
+    text = re.sub(r"(\(\?P<dtype>.*?\{2\}\)\?\)_)", r"(?:\1)?", text)
+    return re.compile(rf"(?<![a-z0-9]){text}(?![a-z0-9])")
+
+
+@functools.lru_cache(maxsize=64)
+def _short_pattern(template: str, sizes: Sequence[str]) -> re.Pattern[str]:
+    """Return a pattern for the names that documents use in prose: `pretraining_nemotronh_56b_fp8_256_x`."""
+    beginning = template.partition("{gpus}")[0].removesuffix("gpus")
+    return re.compile(rf"(?<![a-z0-9]){_fill(beginning, sizes)}(?P<gpus>\d+)(?![a-z0-9])(?!_tp\d)")
+
+
+def _fill(template: str, sizes: Sequence[str]) -> str:
+    """Return a regular expression with a named group for each field of a template of experiments' names."""
     fields = {"size": "|".join(re.escape(_plain(size)) for size in sizes), "gpus": r"\d+"}
     fields["dtype"] = r"[a-z]+\d+(?:_[a-z]{2})?"
     text = ""
     for at, part in enumerate(re.split(r"\{(\w+)\}", template)):
         text += f"(?P<{part}>{fields.get(part, '[a-z0-9]+')})" if at % 2 else re.escape(_plain(part))
-    text = re.sub(r"(\(\?P<dtype>.*?\{2\}\)\?\)_)", r"(?:\1)?", text)
-    return re.compile(rf"(?<![a-z0-9]){text}(?![a-z0-9])")
+    return text
 
 
 def _planned(**request: Any) -> Iterator[Run]:
@@ -239,15 +306,13 @@ def _planned(**request: Any) -> Iterator[Run]:
         return
 
 
-def _window(run: Run) -> Window | None:
-    """Return the published measurement window of a run; None if that is only the last step."""
-    workload = load_workload(run.recipe.workload)
-    return None if workload.steps.window == LAST_STEP else run.window
-
-
 def _plain(name: str) -> str:
-    """Return a name in a form common to all releases: lower case, with `_` for `-`, and `31` for `3.1`."""
-    return re.sub(r"[-.]", "_", re.sub(r"(?<=\d)\.(?=\d)", "", name.lower()))
+    """Return a name in a form common to all documents.
+
+    It is in lower case, with `_` for `-`, `31` for `3.1`, and `pretrain` for `pretraining`.
+    """
+    plain = re.sub(r"[-.]", "_", re.sub(r"(?<=\d)\.(?=\d)", "", name.lower()))
+    return plain.replace("pretraining_", "pretrain_")
 
 
 def _letters(name: str) -> str:

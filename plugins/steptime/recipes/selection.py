@@ -198,13 +198,33 @@ def _gpu_counts(selection: Selection, request: PlanRequest) -> tuple[int, ...]:
     If a checkpoint is saved or loaded, the default is a GPU count at which that is tested, if there is one.
     """
     if request.gpus is not None:
-        return select_gpus(request.gpus, selection.documented, of=str(selection))
+        try:
+            return select_gpus(request.gpus, selection.documented, of=str(selection))
+        except UserError as error:
+            raise UserError(f"{error}{_with_or_without_proxy(selection)}") from None
     least = _least_of_checkpoints(selection, request)
     possible = [
         gpus for gpus in selection.documented if gpus >= least and gpus % (request.tensor_parallel or 1) == 0
     ]
     preferred = tuple(gpus for gpus in selection.size.default_gpus or () if gpus in possible)
     return preferred or tuple(possible[:1]) or selection.documented[:1]
+
+
+def _with_or_without_proxy(selection: Selection) -> str:
+    """Return a sentence about the GPU counts of the size's proxy, or of the full size for a proxy, if any."""
+    size = selection.size
+    counts = {
+        gpus
+        for rule in (size.configurations if selection.proxy else size.proxies)
+        if selection.gpu_type in rule.gpu_types
+        for gpus in rule.gpus
+    }
+    listed = ", ".join(map(str, sorted(counts)))
+    if not counts:
+        return ""
+    if selection.proxy:
+        return f" Without `proxy`, GPU counts are: {listed}."
+    return f" The proxy of {selection.size_name} has: {listed}; ask for it with `proxy`."
 
 
 def _least_of_checkpoints(selection: Selection, request: PlanRequest) -> int:
