@@ -1,5 +1,6 @@
 """The trigger form, and the request that the first task makes of its params."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 
 from steptime.airflow.params import dag_params, plan_from_params
+from steptime.cli.options import flag_of
 from steptime.errors import UserError
-from steptime.recipes.planning import parse_request
-from steptime.recipes.request import sections
+from steptime.recipes.planning import parse_request, plan
+from steptime.recipes.request import options_in_words, sections
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
@@ -111,3 +113,56 @@ def test_more_ranks_than_the_cluster_has_slots_are_refused_before_anything_is_st
         UserError, match="tiny·fp32·4 needs 4 slots and local has 2: plan fewer, or set slots: 4"
     ):
         plan_from_params("llama3.1", {"gpus": "4"})
+
+
+MODES: list[dict[str, Any]] = [
+    {"checkpoint": True},
+    {"save_checkpoint": True},
+    {"load_checkpoint": "/shared/x"},
+    {"profile": True},
+    {"nccl_trace": True},
+]
+EXCLUDED = [
+    *({**first, **second} for first, second in itertools.combinations(MODES, 2)),
+    *({"async_save": True, **mode} for mode in MODES[2:]),
+    *({"profile_start": 3, **mode} for mode in MODES if "profile" not in mode),
+    *({"gpu_metrics": True, **mode} for mode in MODES if "profile" not in mode),
+    *({"profile_ranks": "0", **mode} for mode in MODES if "profile" not in mode),
+    {"load_checkpoint": "/shared/x", "window": "1:2"},
+    {"load_checkpoint": "/shared/x", "gpus": "1,2"},
+    {"load_checkpoint": "/a-consumed_samples=320.0", "gpus": "2", "max_steps": 3},
+    {"profile": True, "profile_start": 9, "profile_stop": 3},
+    {"max_steps": 5, "window": "4:9"},
+    {"profile": True, "gpu_metrics": True},
+    {"gpus": "2", "tensor_parallel": 4},
+    {"proxy": True, "size": "tiny"},
+    {"partition": "batch"},
+    {"arguments": {"seq_length": "1"}},
+    {"tp_comm_overlap": "on"},
+    {"cuda_graphs": "on"},
+]
+"""Params that exclude each other, or that do not fit the tiny model on this machine."""
+
+
+@pytest.mark.parametrize("params", EXCLUDED, ids="+".join)
+def test_what_excludes_each_other_is_refused_in_the_forms_words(home: Path, params: dict[str, Any]) -> None:
+    titles = {name: str(param.schema["title"]) for name, param in form().items()}
+    with pytest.raises(UserError) as refused:
+        plan_from_params("llama3.1", params)
+    message = str(refused.value)
+    named = [name for name in titles if f"'{titles[name]}'" in message]
+    assert set(named) & set(params), f"no field to change in: {message}"
+    assert "`" not in message
+    assert not [name for name in titles if "_" in name and name in message]
+    for name in named:
+        section = form()[name].schema.get("section")
+        assert section is None or f"'{titles[name]}' (section {section})" in message
+
+
+@pytest.mark.parametrize("params", EXCLUDED, ids="+".join)
+def test_the_command_refuses_the_same_and_names_its_flags(home: Path, params: dict[str, Any]) -> None:
+    with pytest.raises(UserError) as refused, options_in_words(flag_of):
+        plan(parse_request({"workload": "llama3.1", **params}))
+    flags = [flag_of(name) for name in params if flag_of(name) in str(refused.value)]
+    assert flags, str(refused.value)
+    assert "`" not in str(refused.value)

@@ -46,23 +46,23 @@ WHAT_BECOMES = (
     (BY_IT, "set variables in environment", "export", "export-file", "get-user-env"),
     (BY_IT, "write resubmissions", "requeue"),
     (BY_IT, "leave it out: the time limit is each run's", "time"),
-    ("is set by steptime: use the option gpus instead", "follows from each run's gpus", "nodes", "ntasks"),
-    ("is set by steptime: use the option gpus instead", "write gpu_option: gpus", "gpus"),
+    ("is set by steptime: use the option `gpus` instead", "follows from each run's gpus", "nodes", "ntasks"),
+    ("is set by steptime: use the option `gpus` instead", "write gpu_option: gpus", "gpus"),
     (
-        "is set by steptime: use the option gpus_per_node instead",
+        "is set by steptime: use the option `gpus_per_node` instead",
         "write gpu_option: gpus-per-node",
         "gpus-per-node",
     ),
     (
-        *("is set by steptime: use the option gpus_per_node instead", "write gpus_per_node"),
+        *("is set by steptime: use the option `gpus_per_node` instead", "write gpus_per_node"),
         *("gpus-per-task", "ntasks-per-node"),
     ),
     (
-        *("is set by steptime: use the option gpus_per_node instead", "follows from each run's gpus"),
+        *("is set by steptime: use the option `gpus_per_node` instead", "follows from each run's gpus"),
         # With these fewer ranks or GPUs would fit on a node than the plan puts there, so no node would do.
         *("gpus-per-socket", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"),
     ),
-    ("is set by steptime: use the option gres instead", PASSES, "gres"),
+    ("is set by steptime: use the option `gres` instead", PASSES, "gres"),
     (PASSES, PASSES, "partition", "account", "nodelist", "exclude", "reservation", "segment"),
     (PASSES, "give it to a run, in additional_slurm_params", "begin", "deadline", "dependency"),
     (
@@ -152,7 +152,7 @@ FORMS = (
     ({}, "comment=", "the value '' of comment cannot be given: use at least one character"),
     ({}, "comment=$(x)", "the value '$(x)' of comment"),
     ({}, "comment=a\n#SBATCH --uid=0", "of comment cannot be given"),
-    ({}, "contiguous;contiguous", "additional_slurm_params has 'contiguous' twice"),
+    ({}, "contiguous;contiguous", "`additional_slurm_params` has 'contiguous' twice"),
     ({}, "Qos=1", "'Qos=1' is not of the form option=value"),
     # These would change a job's image, its mounts or its environment.
     *(({}, f"container-{name}=x", UNKNOWN) for name in ("image", "mounts", "env", "name", "remap-root")),
@@ -160,15 +160,15 @@ FORMS = (
     ({}, "partition=a", ("--partition=a",)),
     ({}, "partition", "'partition' needs a value, as in partition="),
     ({}, "segment=12", ("--segment=12",)),
-    ({}, "segment=0", "segment '0' cannot be given to Slurm: write a number of nodes"),
+    ({}, "segment=0", "`segment` '0' cannot be given to Slurm: write a number of nodes"),
     ({"segment": 3}, None, ("--segment=3",)),
-    ({"segment": 3}, "segment=3", "segment is also in additional_slurm_params: keep one of the two"),
+    ({"segment": 3}, "segment=3", "`segment` is also in `additional_slurm_params`: keep one of the two"),
     ({"account": "a"}, "reboot;partition=b", ("--partition=b", "--account=a", "--reboot")),
-    ({"partition": f"{LONG}a"}, None, "partition 'aaa"),
+    ({"partition": f"{LONG}a"}, None, "`partition` 'aaa"),
     ({"partition": "a,b.c+d-e"}, None, ("--partition=a,b.c+d-e",)),
     ({"reservation": "a"}, None, ("--reservation=a",)),
     *(
-        ({name: value}, None, f"{name} '{value}' cannot be given to Slurm: write a name of letters")
+        ({name: value}, None, f"`{name}` '{value}' cannot be given to Slurm: write a name of letters")
         for name in ("partition", "account", "reservation")
         for value in ("", "a b", "-a", "a,", "a$b", "ä")
     ),
@@ -178,7 +178,7 @@ FORMS = (
         for value in ("n1", "n1,n2", "node[001-016,020]", "r[1-2]n[1,3],login-1.site")
     ),
     *(
-        ({name: value}, None, f"{name} '{value}' cannot be given to Slurm: write nodes as in")
+        ({name: value}, None, f"`{name}` '{value}' cannot be given to Slurm: write nodes as in")
         for name in ("nodelist", "exclude")
         for value in ("", "./n", "/n", "n1,", "n[1", "n[a]", "n[1-]", "n1 n2")
     ),

@@ -168,52 +168,57 @@ SLURM: dict[str, Any] = {"size": "8b", "cluster": "eos"}
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
         {"profile": True, "nccl_trace": True},
-        "profile and nccl_trace cannot be in one request: ask for one of checkpoint, save_checkpoint, "
-        "load_checkpoint, profile, nccl_trace.",
+        "`profile` and `nccl_trace` cannot be in one request: keep one of them, and leave the others out.",
     ),
-    ({"async_save": True}, "async_save needs checkpoint or save_checkpoint: ask for that too"),
-    ({"profile_start": 0}, "profile_start needs profile: ask for that too, or leave profile_start out"),
+    ({"async_save": True}, "`async_save` needs `checkpoint` or `save_checkpoint`: ask for that too"),
+    ({"profile_start": 0}, "`profile_start` needs `profile`: ask for that too, or leave `profile_start` out"),
     (
         {"profile": True, "gpus": "2", "gpu_metrics": True},
-        "gpu_metrics needs GPUs, and this run is on the CPU",
+        "`gpu_metrics` needs GPUs, and this run is on the CPU",
     ),
     (
         {"profile": True, "profile_start": 25},
         "profiling from step 25 to step 25 cannot be in a run of 25 steps",
     ),
     ({"profile": True, "gpus": "2", "profile_ranks": "0-7"}, "a run on 2 GPUs has the ranks 0 to 1: name"),
-    ({"profile": True, "profile_ranks": "0-3,2"}, "profile_ranks '0-3,2' name rank 2 twice: name each once."),
+    (
+        {"profile": True, "profile_ranks": "0-3,2"},
+        "`profile_ranks` '0-3,2' name rank 2 twice: name each once.",
+    ),
     (
         {"workload": "nemotron4", "nccl_trace": True},
         "has no settings for an NCCL trace; workloads that have them: llama3.1-25.04, nemotron-h-25.05.",
     ),
     (
         {"size": "8b", "gpus": "8", "save_checkpoint": True},
-        "is tested on 16 GPUs or more, not on 8: ask for one of these GPU counts: 16, 32, 64",
+        "is tested on 16 GPUs or more, not on 8: ask for one of these `gpus`: 16, 32, 64",
     ),
-    ({"load_checkpoint": "/x"}, "load_checkpoint needs a single number of GPUs: name one of 1, 2 as"),
+    ({"load_checkpoint": "/x"}, "`load_checkpoint` needs a single number of GPUs: name one of 1, 2 as"),
     (
         {"gpus": "2", "load_checkpoint": "x"},
-        "load_checkpoint 'x' is not a folder on a cluster: write its absolute",
+        "`load_checkpoint` 'x' is not a folder on a cluster: write its absolute",
     ),
     ({"gpus": "2", "load_checkpoint": "/a-consumed_samples=0"}, "which is not a whole number of steps"),
-    ({"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 21}, "was saved at step 20, and max_steps is"),
-    ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is not a folder on a cluster"),
+    (
+        {"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 21},
+        "was saved at step 20, and `max_steps` is",
+    ),
+    ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"`load_checkpoint` '/a\nb' is not a folder on a cluster"),
     (
         {"gpus": "2", "load_checkpoint": "/x", "window": "1:2"},
-        "window '1:2' is not for runs that load a checkpoint",
+        "`window` '1:2' is not for runs with `load_checkpoint`",
     ),
-    ({"cuda_graphs": True}, "cuda_graphs is for GPUs, and llama3.1-25.04 tiny on cpu has none"),
-    ({"size": "8b", "tp_comm_overlap": True}, "tp_comm_overlap needs tensor parallelism"),
+    ({"cuda_graphs": True}, "`cuda_graphs` is for GPUs, and llama3.1-25.04 tiny on cpu has none"),
+    ({"size": "8b", "tp_comm_overlap": True}, "`tp_comm_overlap` needs tensor parallelism"),
     (
         {"partition": "batch"},
-        "partition is for Slurm clusters, and 'local' is of kind local: leave it out, or name",
+        "`partition` is for Slurm clusters, and 'local' is of kind local: leave it out, or name",
     ),
-    ({**SLURM, "gpus": "16", "gpus_per_node": 3}, "16 GPUs are not a multiple of gpus_per_node 3"),
-    ({**SLURM, "partition": "a b"}, "partition 'a b' cannot be given to Slurm: write a name"),
+    ({**SLURM, "gpus": "16", "gpus_per_node": 3}, "16 GPUs are not a multiple of `gpus_per_node` 3"),
+    ({**SLURM, "partition": "a b"}, "`partition` 'a b' cannot be given to Slurm: write a name"),
     (
         {**SLURM, "nodelist": "/etc/passwd"},
-        "nodelist '/etc/passwd' cannot be given to Slurm: write nodes as in",
+        "`nodelist` '/etc/passwd' cannot be given to Slurm: write nodes as in",
     ),
     (
         {**SLURM, "additional_slurm_params": "job-name=x"},
@@ -221,19 +226,19 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {**SLURM, "additional_slurm_params": "nodes=3"},
-        "'nodes' is set by steptime: use the option gpus instead.",
+        "'nodes' is set by steptime: use the option `gpus` instead.",
     ),
     (
         {**SLURM, "additional_slurm_params": "constrant=x"},
-        "'constrant' of additional_slurm_params: did you mean 'con",
+        "'constrant' of `additional_slurm_params`: did you mean 'con",
     ),
     (
         {**SLURM, "additional_slurm_params": "qos=a;qos=b"},
-        "additional_slurm_params has 'qos' twice: keep one.",
+        "`additional_slurm_params` has 'qos' twice: keep one.",
     ),
     (
         {**SLURM, "partition": "a", "additional_slurm_params": "partition=b"},
-        "partition is also in additional_slurm_params: keep one of the two.",
+        "`partition` is also in `additional_slurm_params`: keep one of the two.",
     ),
     ({**SLURM, "image": "no image"}, "image 'no image' is not a container image name"),
 ]

@@ -209,12 +209,15 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "strong scaling is not offered for nemotron4-340b-25.12 340b on h100, only weak; strong is for",
     ),
     ({"scaling": "string"}, "unknown scaling 'string': did you mean 'strong'? Valid are: weak,"),
-    ({"size": "8b", "proxy": True}, "llama3.1-25.04 8b has no proxy; sizes that have one: 405b."),
+    (
+        {"size": "8b", "proxy": True},
+        "llama3.1-25.04 8b has no proxy: leave `proxy` out; sizes that have one: 405b.",
+    ),
     ({"max_steps": 0}, "max_steps 0: has to be at least 1."),
-    ({"window": "10:20"}, "window 10:20 lies outside of a run of 20 steps"),
+    ({"window": "10:20"}, "`window` 10:20 lies outside of a run of 20 steps"),
     (
         {"workload": "nemotron-h", "size": "56b", "max_steps": 44},
-        "window 11:44 (the workload's default) lies outside of a run",
+        "`window` 11:44 (the workload's default) lies outside of a run",
     ),
     ({"cluster": "locl"}, "unknown cluster 'locl': did you mean 'local'? Valid are: local"),
     ({"tensor_parallel": 3}, "unknown tensor parallel '3' of llama3.1-25.04 tiny on cpu"),

@@ -364,7 +364,7 @@ def test_a_node_sweep_of_too_many_pairs_is_refused_and_one_of_few_rounds_is_plan
     for names in ("n[1-2", "n[2-1]"):
         with pytest.raises(UserError, match=r"nodes\.names: names no nodes, as in gpu\[001-018\]"):
             planned(**runs, nodes={"names": names, "gpus_per_node": 2})
-    with pytest.raises(UserError, match="gpus_per_node is for Slurm clusters"):
+    with pytest.raises(UserError, match="`gpus_per_node` is for Slurm clusters"):
         planned(**runs | {"cluster": "local"}, nodes={"names": "n1,n2", "gpus_per_node": 2})
 
 

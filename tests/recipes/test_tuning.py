@@ -61,7 +61,7 @@ def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
         ({**LLAMA, "micro_batch_size": 7}, "tuned to mbs7: global batch size 128 is not a multiple"),
         (
             {**LLAMA, "arguments": {"x": "1"}},
-            "arguments are for scripts of Megatron-Bridge, and llama3.1-25.04 70b",
+            "`arguments` are for scripts of Megatron-Bridge, and llama3.1-25.04 70b",
         ),
         ({**NANO, "arguments": {"--x": "1"}}, "argument '--x': write its name without dashes"),
         ({**NANO, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),

@@ -16,7 +16,7 @@ from steptime.recipes.cluster_files import list_clusters, readable_clusters
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.options import declaration, options_of_kinds
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
-from steptime.recipes.request import option_fields, sections
+from steptime.recipes.request import option_fields, options_in_words, sections
 from steptime.recipes.selection import select
 from steptime.recipes.workload_file import PROXY_SUFFIX, Workload
 from steptime.recipes.workloads import workload_name
@@ -53,7 +53,7 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
     return {
         name: Param(
             begins_with[name],
-            title=option_fields()[name].title or _title(name),
+            title=_title(name),
             **_shown(name, properties[name], choices.get(name), hints),
             **_placed(section),
         )
@@ -88,14 +88,21 @@ def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "
             f"this DAG runs {workload}, not {asked_for}: "
             f"start the DAG '{dag_ids.dag_id(workload_name(asked_for))}', or leave out the workload."
         )
-    request = parse_request({**params, "workload": workload})
-    if request.cluster in list_clusters():
-        options = {**load_cluster(request.cluster).options_of_owner(owner), **request.cluster_options}
-        request = request.model_copy(update={"cluster_options": options})
-    planned = plan(request)
-    check_plan(planned)
-    check_owner(planned.all_runs, owner)
+    with options_in_words(field_of):
+        request = parse_request({**params, "workload": workload})
+        if request.cluster in list_clusters():
+            options = {**load_cluster(request.cluster).options_of_owner(owner), **request.cluster_options}
+            request = request.model_copy(update={"cluster_options": options})
+        planned = plan(request)
+        check_plan(planned)
+        check_owner(planned.all_runs, owner)
     return planned
+
+
+def field_of(option: str) -> str:
+    """Return the form's words for an option: its title, and its section if the form shows that folded."""
+    section = declaration(option_fields()[option]).section
+    return f"'{_title(option)}'" + ("" if section in _OPEN else f" (section {section})")
 
 
 def _first_cluster(workload: Workload) -> str:
@@ -202,6 +209,8 @@ def _kind(
 
 
 def _title(name: str) -> str:
+    if title := option_fields()[name].title:
+        return title
     words = " ".join(_WORDS.get(word, word) for word in name.split("_"))
     return words[0].upper() + words[1:]
 

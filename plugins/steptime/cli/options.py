@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, one_line
 from steptime.recipes.planning import PlanRequest, parse_request
-from steptime.recipes.request import DICTIONARIES, option_fields, sections
+from steptime.recipes.request import DICTIONARIES, option_fields, options_in_words, sections
 
 
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,8 +33,9 @@ def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_flags(**values: Any) -> Any:
-        request = _request({name: values.pop(name) for name in ("workload", *fields)})
-        return command(request, **values)
+        with options_in_words(flag_of):
+            request = _request({name: values.pop(name) for name in ("workload", *fields)})
+            return command(request, **values)
 
     flags = [_argument("workload", PlanRequest.model_fields["workload"])]
     flags += [_flag(name, fields[name], panel) for panel, names in sections().items() for name in names]
@@ -42,6 +43,14 @@ def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
     with_flags.__signature__ = inspect.Signature(flags + others)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in flags + others}
     return with_flags
+
+
+def flag_of(option: str) -> str:
+    """Return an option's flag: `--size`, and `--[no-]gres` for one that can be on, off or the default's."""
+    if option in DICTIONARIES:
+        return DICTIONARIES[option]
+    can_be_off = bool in get_args(option_fields()[option].annotation)
+    return f"--{'[no-]' if can_be_off else ''}{option.replace('_', '-')}"
 
 
 def _argument(name: str, field: FieldInfo) -> inspect.Parameter:

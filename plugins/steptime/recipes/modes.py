@@ -12,7 +12,7 @@ from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode, ProfileWindow, Recipe, Window
 from steptime.recipes.notation import parse_ranks, parse_window
-from steptime.recipes.request import PlanRequest, options_only_in
+from steptime.recipes.request import PlanRequest, marked, options_only_in
 from steptime.recipes.selection import Selection
 from steptime.recipes.workload_file import Profile
 from steptime.recipes.workloads import load_workloads
@@ -49,14 +49,17 @@ def requested_mode(request: PlanRequest) -> Mode:
     requested = [name for name in ("checkpoint", *_INSTEAD) if _is_given(request, name)]
     if len(requested) > 1:
         raise UserError(
-            f"{' and '.join(requested)} cannot be in one request: ask for one of "
-            f"{', '.join(('checkpoint', *_INSTEAD))}."
+            f"{' and '.join(map(marked, requested))} cannot be in one request: keep one of them, and leave "
+            "the others out."
         )
     mode = _INSTEAD.get(requested[0], Mode.PERFORMANCE) if requested else Mode.PERFORMANCE
     for mode_of_options, asking in _ASKS_FOR.items():
         for name in options_only_in(mode_of_options):
             if _is_given(request, name) and not any(_is_given(request, option) for option in asking):
-                raise UserError(f"{name} needs {' or '.join(asking)}: ask for that too, or leave {name} out.")
+                needed = " or ".join(map(marked, asking))
+                raise UserError(
+                    f"{marked(name)} needs {needed}: ask for that too, or leave {marked(name)} out."
+                )
     return mode
 
 
@@ -100,8 +103,8 @@ def make_schedule(
     if window.last >= max_steps:
         origin = "" if request.window is not None else " (the workload's default)"
         raise UserError(
-            f"window {window}{origin} lies outside of a run of {max_steps} steps: "
-            f"choose a window within 0:{max_steps - 1}, or more steps."
+            f"`window` {window}{origin} lies outside of a run of {max_steps} steps: "
+            f"choose one within 0:{max_steps - 1}, or more `max_steps`."
         )
     return Schedule(mode=mode, max_steps=max_steps, window=window, time_limit=time_limit)
 
@@ -118,27 +121,27 @@ def make_profile_window(
     if not start < stop <= max_steps:
         raise UserError(
             f"profiling from step {start} to step {stop} cannot be in a run of {max_steps} steps: "
-            f"choose profile_start below profile_stop, and both within 0 to {max_steps}."
+            f"choose `profile_start` below `profile_stop`, and both within 0 to {max_steps}."
         )
     if request.profile_ranks is None:
         documented = _documented(selection).ranks
         ranks = tuple(rank for rank in documented if rank < recipe.gpus)
         if not ranks:
             raise UserError(
-                f"profile: {selection.workload.workload} profiles the ranks "
+                f"`profile`: {selection.workload.workload} profiles the ranks "
                 f"{', '.join(map(str, documented))} by default, and a run on {recipe.gpus} GPUs has the "
                 f"ranks 0 to "
-                f"{recipe.gpus - 1}: name some of these as profile_ranks."
+                f"{recipe.gpus - 1}: name some of these as `profile_ranks`."
             )
     else:
         ranks = parse_ranks(request.profile_ranks)
         if ranks[-1] >= recipe.gpus:
             raise UserError(
-                f"profile_ranks '{one_line(request.profile_ranks)}': a run on {recipe.gpus} GPUs has the "
+                f"`profile_ranks` '{one_line(request.profile_ranks)}': a run on {recipe.gpus} GPUs has the "
                 f"ranks 0 to {recipe.gpus - 1}: name some of these."
             )
     if request.gpu_metrics and recipe.gpu_type == "cpu":
-        raise UserError("gpu_metrics needs GPUs, and this run is on the CPU: leave it out.")
+        raise UserError("`gpu_metrics` needs GPUs, and this run is on the CPU: leave it out.")
     return ProfileWindow(
         first_step=start,
         last_step=stop,
@@ -195,26 +198,26 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
     path = checked_checkpoint(request.load_checkpoint or "")
     if request.window is not None:
         raise UserError(
-            f"window '{one_line(request.window)}' is not for runs that load a checkpoint, which train one "
+            f"`window` '{one_line(request.window)}' is not for runs with `load_checkpoint`, which train one "
             "step: leave it out."
         )
     if len(recipes) > 1:
         counts = ", ".join(str(recipe.gpus) for recipe in recipes)
-        raise UserError(f"load_checkpoint needs a single number of GPUs: name one of {counts} as gpus.")
+        raise UserError(f"`load_checkpoint` needs a single number of GPUs: name one of {counts} as `gpus`.")
     named, batch = _SAMPLES.search(PurePosixPath(path).name), recipes[0].global_batch_size
     if named is None:
         return max_steps
     steps, rest = divmod(int(named[1]), batch)
     if rest or not steps:
         raise UserError(
-            f"load_checkpoint '{one_line(path)}' was saved after {named[1]} samples, which is not a whole "
-            f"number of steps of the global batch size {batch}: name the gpus and the scaling that it was "
-            "saved with."
+            f"`load_checkpoint` '{one_line(path)}' was saved after {named[1]} samples, which is not a whole "
+            f"number of steps of the global batch size {batch}: name the `gpus` and the `scaling` that it "
+            "was saved with."
         )
     if request.max_steps not in (None, steps):
         raise UserError(
-            f"load_checkpoint '{one_line(path)}' was saved at step {steps}, and max_steps is "
-            f"{request.max_steps}: leave out max_steps."
+            f"`load_checkpoint` '{one_line(path)}' was saved at step {steps}, and `max_steps` is "
+            f"{request.max_steps}: leave out `max_steps`."
         )
     return steps
 
@@ -228,7 +231,7 @@ def checked_checkpoint(path: str) -> str:
         or ".." in path.split("/")
     ):
         raise UserError(
-            f"load_checkpoint '{one_line(path)}' is not a folder on a cluster: write its absolute path, "
+            f"`load_checkpoint` '{one_line(path)}' is not a folder on a cluster: write its absolute path, "
             "without '..' or control characters."
         )
     return path
@@ -245,7 +248,7 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
     if not large_enough:
         raise UserError(
             f"saving checkpoints of {selection} is tested on {save} GPUs or more, loading on {load} or more: "
-            f"also ask for one of these GPU counts: {_from(selection, max(save, load))}."
+            f"also ask for one of these `gpus`: {_from(selection, max(save, load))}."
         )
     return large_enough[-1]
 
@@ -258,7 +261,7 @@ def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) 
         if recipe.gpus < least:
             raise UserError(
                 f"{doing} checkpoints of {selection} is tested on {least} GPUs or more, not on "
-                f"{recipe.gpus}: ask for one of these GPU counts: {_from(selection, least)}."
+                f"{recipe.gpus}: ask for one of these `gpus`: {_from(selection, least)}."
             )
 
 
@@ -275,8 +278,9 @@ def _tested(selection: Selection) -> tuple[int, int]:
     if limits is None or selection.proxy:
         having = [name for name, size in selection.workload.sizes.items() if size.checkpoint]
         raise UserError(
-            f"checkpoints of {selection} are not supported; sizes of {selection.workload.workload} "
-            f"that support them: {', '.join(having) or 'none'}."
+            f"checkpoints of {selection} are not supported: leave out `checkpoint`, `save_checkpoint` and "
+            f"`load_checkpoint`; sizes of {selection.workload.workload} that support them: "
+            f"{', '.join(having) or 'none'}."
         )
     save, load = (
         minimum.get(selection.gpu_type)

@@ -81,9 +81,11 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """Parse `"0-3,8"` as ranks, ascending. Raises UserError, also for a rank named twice."""
     ranks: set[int] = set()
     for part in text.split(","):
-        first, last, _ = _range("profile_ranks", part, text, "0-7 or 0,8,16.")
+        first, last, _ = _range("`profile_ranks`", part, text, "0-7 or 0,8,16.")
         if twice := ranks.intersection(range(first, last + 1)):
-            raise UserError(f"profile_ranks '{one_line(text)}' name rank {min(twice)} twice: name each once.")
+            raise UserError(
+                f"`profile_ranks` '{one_line(text)}' name rank {min(twice)} twice: name each once."
+            )
         ranks.update(range(first, last + 1))
     return tuple(sorted(ranks))
 

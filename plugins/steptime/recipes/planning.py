@@ -12,6 +12,7 @@ from typing import Any
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.cluster_files import readable_clusters
+from steptime.recipes.document_variables import check_document_variables
 from steptime.recipes.environment import check_arguments, check_environment, find_secret
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
@@ -26,7 +27,7 @@ from steptime.recipes.modes import (
 )
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.options import ClusterOptions, declaration, options_of_kinds
-from steptime.recipes.request import PlanRequest, option_fields, parse_request
+from steptime.recipes.request import PlanRequest, marked, option_fields, parse_request
 from steptime.recipes.selection import Selection, select, select_recipes
 from steptime.recipes.tuning import tune, tuned_performance
 
@@ -80,6 +81,7 @@ def plan(request: PlanRequest) -> Plan:
     mode = requested_mode(request)
     schedule = make_schedule(request, mode, selection, recipes)
     time_limit_s = parse_time_limit(schedule.time_limit)
+    check_document_variables(request.environment, recipes)
     check_environment(request.environment)
     check_arguments(request.arguments)
     if secret := find_secret(request.image or ""):
@@ -186,7 +188,7 @@ def _cluster_options(
             of_kind = (name for name, cluster in readable_clusters().items() if cluster.kind == other)
             listed = ", ".join(of_kind) or "none yet"
             raise UserError(
-                f"{name} is for {called} clusters, and '{request.cluster}' is of kind {kind}: "
+                f"{marked(name)} is for {called} clusters, and '{request.cluster}' is of kind {kind}: "
                 f"leave it out, or name a {called} cluster ({listed})."
             )
     options = known.of(request.cluster_options)

@@ -4,7 +4,9 @@ Each option is declared here, or in the folder of its kind of cluster, and nowhe
 flags of the command line and the fields of sweeps follow from `option_fields`.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -23,11 +25,33 @@ from steptime.settings import default_cluster
 DICTIONARIES = MappingProxyType({"environment": "--env", "arguments": "--arg"})
 """Options with several named values, and the flag that sets one of them."""
 
+_MARKED = re.compile(r"`([a-z_]+)`")
+
+
+def marked(option: str) -> str:
+    """Return an option's name as errors contain it, for `options_in_words`."""
+    return f"`{option}`"
+
+
+@contextmanager
+def options_in_words(words: Callable[[str], str]) -> Iterator[None]:
+    """Write the options that a UserError names in an interface's own words.
+
+    `words` returns them for an option's name: a flag, or the title of a field. Without this, as in sweeps and
+    JSON, an error has the names themselves, in backticks.
+    """
+    try:
+        yield
+    except UserError as error:
+        text = _MARKED.sub(lambda name: words(name[1]) if name[1] in option_fields() else name[0], str(error))
+        error.args = (text, *error.args[1:])
+        raise
+
 
 def _not_by_name(name: str, _: Any, recipe: Recipe) -> None:
     if isinstance(recipe.model, NamedRecipe):
         raise UserError(
-            f"{name} of {recipe.workload} {recipe.size} on {recipe.gpu_type} is set by its "
+            f"{marked(name)} of {recipe.workload} {recipe.size} on {recipe.gpu_type} is set by its "
             "recipe in Megatron-Bridge: leave it out."
         )
 
@@ -35,15 +59,15 @@ def _not_by_name(name: str, _: Any, recipe: Recipe) -> None:
 def _on_gpus(name: str, _: Any, recipe: Recipe) -> None:
     if recipe.gpu_type == "cpu":
         raise UserError(
-            f"{name} is for GPUs, and {recipe.workload} {recipe.size} on cpu has none: leave it out."
+            f"{marked(name)} is for GPUs, and {recipe.workload} {recipe.size} on cpu has none: leave it out."
         )
 
 
 def _with_tensor_parallelism(name: str, value: Any, recipe: Recipe) -> None:
     if value and recipe.parallelism.tensor == 1:
         raise UserError(
-            f"{name} needs tensor parallelism, and {recipe.workload} {recipe.size} on {recipe.gpu_type} on "
-            f"{recipe.gpus} GPUs has none: leave it out."
+            f"{marked(name)} needs tensor parallelism, and {recipe.workload} {recipe.size} on "
+            f"{recipe.gpu_type} on {recipe.gpus} GPUs has none: leave it out."
         )
 
 

@@ -106,7 +106,9 @@ def _size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> tu
     if proxy and not workload.sizes[name].proxies:
         with_proxy = [key for key, size in workload.sizes.items() if size.proxies]
         listed = ", ".join(with_proxy) or "none"
-        raise UserError(f"{workload.workload} {name} has no proxy; sizes that have one: {listed}.")
+        raise UserError(
+            f"{workload.workload} {name} has no proxy: leave `proxy` out; sizes that have one: {listed}."
+        )
     return name, proxy
 
 
@@ -115,7 +117,7 @@ def _default_size(workload: Workload, request: PlanRequest, cluster_gpu_type: st
         for name, size in workload.sizes.items():
             if size.proxies:
                 return name
-        raise UserError(f"no size of {workload.workload} has a proxy: leave proxy out.")
+        raise UserError(f"no size of {workload.workload} has a proxy: leave `proxy` out.")
     gpu_type = cluster_gpu_type if request.gpu_type is None else request.gpu_type.lower()
     names = [
         name
@@ -244,6 +246,6 @@ def _tensor_parallel(selection: Selection, request: PlanRequest, gpus: int) -> i
         raise unknown_value("tensor parallel", tensor, rule.tensor_choices, of=str(selection))
     if gpus % tensor:
         raise UserError(
-            f"tensor parallel {tensor} needs a multiple of {tensor} ranks: leave {gpus} out of gpus."
+            f"`tensor_parallel` {tensor} needs a multiple of {tensor} ranks: leave {gpus} out of `gpus`."
         )
     return tensor

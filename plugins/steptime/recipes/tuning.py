@@ -123,7 +123,7 @@ def _arguments(recipe: Recipe, request: PlanRequest) -> Iterator[tuple[str, str]
         return
     if not isinstance(recipe.model, NamedRecipe):
         raise UserError(
-            f"arguments are for scripts of Megatron-Bridge, and {recipe.workload} {recipe.size} is not "
+            f"`arguments` are for scripts of Megatron-Bridge, and {recipe.workload} {recipe.size} is not "
             "one of its recipes: leave them out."
         )
     for name in request.arguments:

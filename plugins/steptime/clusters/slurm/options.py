@@ -131,7 +131,7 @@ class SlurmOptions(ClusterOptions):
         for name in _FIELDS:
             if name in further:
                 if name in fields:
-                    raise UserError(f"{name} is also in additional_slurm_params: keep one of the two.")
+                    raise UserError(f"`{name}` is also in `additional_slurm_params`: keep one of the two.")
                 fields[name] = further.pop(name)
         for name in ("partition", "account", "reservation"):
             _check_value(_NAMES, name, fields.get(name), "write a name of letters, digits and _ . + - only")
@@ -149,8 +149,8 @@ class SlurmOptions(ClusterOptions):
         per_node = self.gpus_per_node or 1
         if recipe.gpus > per_node and recipe.gpus % per_node:
             raise UserError(
-                f"{recipe.gpus} GPUs are not a multiple of gpus_per_node {per_node}: choose another "
-                f"gpus_per_node, or leave {recipe.gpus} out of gpus."
+                f"{recipe.gpus} GPUs are not a multiple of `gpus_per_node` {per_node}: choose another, or "
+                f"leave {recipe.gpus} out of `gpus`."
             )
 
     @property
@@ -192,7 +192,7 @@ def check_of_every_job(option: str) -> None:
 
 def _check_value(form: re.Pattern[str], name: str, value: str | int | None, remedy: str) -> None:
     if value is not None and not (form.fullmatch(str(value)) and len(str(value)) <= _LONGEST):
-        raise UserError(f"{name} '{one_line(value)}' cannot be given to Slurm: {remedy}.")
+        raise UserError(f"`{name}` '{one_line(value)}' cannot be given to Slurm: {remedy}.")
 
 
 def _parse_additional(text: str) -> dict[str, str | None]:
@@ -202,12 +202,12 @@ def _parse_additional(text: str) -> dict[str, str | None]:
         name, equals, value = part.partition("=")
         _check_name(name, part)
         if name in options:
-            raise UserError(f"additional_slurm_params has '{name}' twice: keep one.")
+            raise UserError(f"`additional_slurm_params` has '{name}' twice: keep one.")
         if name in _FIELDS and not equals:
-            raise UserError(f"additional_slurm_params: '{name}' needs a value, as in {name}=….")
+            raise UserError(f"`additional_slurm_params`: '{name}' needs a value, as in {name}=….")
         if equals and not (_VALUE.fullmatch(value) and len(value) <= _LONGEST):
             raise UserError(
-                f"additional_slurm_params: the value '{one_line(value)}' of {name} cannot be given: "
+                f"`additional_slurm_params`: the value '{one_line(value)}' of {name} cannot be given: "
                 "use at least one character, and no blanks, quotes, '$', '#' or line ends."
             )
         options[name] = value if equals else None
@@ -217,18 +217,18 @@ def _parse_additional(text: str) -> dict[str, str | None]:
 def _check_name(name: str, part: str) -> None:
     if name in _OF_THE_JOB:
         raise UserError(
-            f"additional_slurm_params: '{name}' cannot be given, because steptime needs it to submit, follow "
-            "and end its jobs: leave it out."
+            f"`additional_slurm_params`: '{name}' cannot be given, because steptime needs it to submit, "
+            "follow and end its jobs: leave it out."
         )
     if name in _OF_THE_PLAN:
         raise UserError(
-            f"additional_slurm_params: '{name}' is set by steptime: use the option {_OF_THE_PLAN[name]} "
-            "instead."
+            f"`additional_slurm_params`: '{name}' is set by steptime: use the option "
+            f"`{_OF_THE_PLAN[name]}` instead."
         )
     if not re.fullmatch(r"[a-z][a-z-]*", name, re.ASCII):
         raise UserError(
-            f"additional_slurm_params: '{one_line(part)}' is not of the form option=value or option, "
+            f"`additional_slurm_params`: '{one_line(part)}' is not of the form option=value or option, "
             "as in constraint=gpu;exclusive."
         )
     if name not in (*_OFFERED, *_FIELDS):
-        raise unknown_value("option of sbatch", name, (*_OFFERED, *_FIELDS), of="additional_slurm_params")
+        raise unknown_value("option of sbatch", name, (*_OFFERED, *_FIELDS), of="`additional_slurm_params`")
