@@ -1,5 +1,6 @@
 """Call `steptime` in this process as a shell would, and other programs in processes of their own."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert (code, printed.out, printed.err.count("\n")) == (1, "", 1)
     assert printed.err.startswith("steptime: ")
     return printed.err
+
+
+def has_python_311() -> bool:
+    """Return whether this machine has the Python that the trainer's packages are locked for."""
+    return sys.version_info[:2] == (3, 11) or shutil.which("python3.11") is not None
 
 
 def captured(

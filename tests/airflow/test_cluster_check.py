@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from called import has_python_311
 
 from steptime.airflow.base import Refused
 from steptime.airflow.cluster_check import cluster_check_dag
@@ -10,6 +11,7 @@ from steptime.airflow.cluster_check import cluster_check_dag
 from .conftest import MakeContext
 
 
+@pytest.mark.skipif(not has_python_311(), reason="the trainer's packages need a Python 3.11")
 def test_the_task_fails_if_a_check_fails(
     make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
 
 USER = "performance-engineer"
 """A plain user without sudo, whose name makes the paths of temporary folders long."""
+_PYTHON = Path("/opt/python")
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SITE = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_INDEX_URL", "UV_INDEX_URL", "PIP_FIND_LINKS")
 """Variables by which a machine names its mirrors and certificates."""
@@ -49,7 +50,7 @@ class BareMachine:
         folder = f"{home}/steptime"
         site = [f"--env={name}={os.environ[name]}" for name in _SITE if name in os.environ]
         argv = ["docker", "exec", f"--user={user}", f"--workdir={folder}", f"--env=HOME={home}", *site]
-        argv += [f"--env=PYTHON={self.python}"] if self.python else []
+        argv += [f"--env=PYTHON={_PYTHON}/bin/{self.python.name}"] if self.python else []
         argv += [self.name, "bash", "-c", command]
         _say(f"$ {command}    (as {user})")
         printed = []
@@ -77,7 +78,7 @@ def bare_machine(
 ) -> Iterator[BareMachine]:
     """Yield a container of that release of Debian; it is removed afterwards.
 
-    The container sees the installation of `python`, a program of this machine, under the same path.
+    The container sees the installation of `python`, a program of this machine, at `_PYTHON`.
     Raises NoMachineError if debootstrap fails.
     """
 
@@ -101,8 +102,8 @@ def bare_machine(
         options = [f"--security-opt={part}=unconfined" for part in ("seccomp", "systempaths")]
         mounts = [Path(os.environ.get("PIP_FIND_LINKS", "/nowhere"))]
         mounts += [_CERTIFICATES] if _CERTIFICATES.exists() else []
-        mounts += [python.parents[1]] if python else []
         options += [f"--volume={path}:{path}:ro" for path in mounts if path.exists()]
+        options += [f"--volume={python.parents[1]}:{_PYTHON}:ro"] if python else []
         docker(
             "run",
             "--detach",

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from slurm_service import MiniSlurm
@@ -53,22 +54,8 @@ def test_a_cluster_that_was_added_passes_its_check(
     assert "exists already" in str(again.exception)
 
 
-@pytest.mark.parametrize(
-    ("gres", "asked", "found"),
-    [
-        ("gpu:h100:8(S:0-1)", [], ("h100", 8, "pyxis")),
-        ("(null)", [], ("cpu", None, "none")),
-        ("gpu:8", ["--gpu-type", "b200", "--container", "none"], ("b200", 8, "none")),
-    ],
-    ids=["GPUs", "no GPUs", "GPUs without a type"],
-)
-def test_what_no_option_gives_is_as_the_login_node_shows_it(
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    gres: str,
-    asked: list[str],
-    found: tuple[str, int | None, str],
-) -> None:
+def surveyed(monkeypatch: pytest.MonkeyPatch, gres: str) -> None:
+    """Let the login node show one partition whose nodes have these GPUs."""
     partition = Partition(name="batch", is_default=True, is_up=True, state="idle", nodes=4, gres=gres)
     seen = Survey(
         where="ada@login",
@@ -83,6 +70,25 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
         return seen
 
     monkeypatch.setattr("steptime.cli.clusters.survey", look)
+
+
+@pytest.mark.parametrize(
+    ("gres", "asked", "found"),
+    [
+        ("gpu:h100:8(S:0-1)", [], ("h100", 8, "pyxis")),
+        ("(null)", [], ("cpu", None, "pyxis")),
+        ("gpu:8", ["--gpu-type", "b200", "--container", "none"], ("b200", 8, "none")),
+    ],
+    ids=["GPUs", "no GPUs", "GPUs without a type"],
+)
+def test_what_no_option_gives_is_as_the_login_node_shows_it(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gres: str,
+    asked: list[str],
+    found: tuple[str, int | None, str],
+) -> None:
+    surveyed(monkeypatch, gres)
     added = runner.invoke(app, ["cluster", "add", "eos", *asked])
     assert added.exit_code == 0, added.output
     cluster = load_cluster("eos")
@@ -90,6 +96,23 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     assert (cluster.gpu_type, cluster.gpus_per_node, cluster.container) == found
     assert (cluster.connection, cluster.partition, cluster.account) == ("eos", "batch", "4711")
     assert (cluster.root, cluster.python) == ("/shared/ada/steptime", "python3.12")
+
+
+def test_a_person_is_told_why_a_value_is_asked_for_again(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surveyed(monkeypatch, "gpu:8")
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("steptime.cli.clusters.sys", terminal)
+    typed = ["", "", "", "h1000", "h100", "", "", "none"]  # connection, partition, type thrice, account, …
+    added = runner.invoke(app, ["cluster", "add", "eos"], input="\n".join(typed) + "\n")
+    assert added.exit_code == 0, added.output
+    assert "type of GPU: the login node does not show it, so it has to be typed" in added.stderr
+    assert "unknown gpu-type 'h1000': did you mean 'h100'?" in added.stderr
+    assert "what runs images (pyxis, bwrap, none) [pyxis]" in added.stderr
+    cluster = load_cluster("eos")
+    assert isinstance(cluster, Site)
+    assert (cluster.gpu_type, cluster.account, cluster.container) == ("h100", "4711", "none")
 
 
 @pytest.mark.long

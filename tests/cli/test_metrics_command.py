@@ -52,7 +52,7 @@ def test_a_wrong_value_is_one_sentence(arguments: Sequence[str], sentence: str) 
 
 
 def test_the_command_itself_prints_a_table() -> None:
-    shown = _stdout(["metrics", *LLAMA_8B, "--step-time=13.497"])
+    shown = _stdout(["metrics", *LLAMA_8B, "--step-time=13.497", "--wide"])
     lines = [re.split(" {2,}", line) for line in shown.splitlines()]
     assert ["tokens/s", "77,690", "85,459", "sequence 8192 × global batch 128 / step time"] in lines
     assert ["step time", "13.497 s", "12.27 s", "10.0 % slower than published"] in lines

@@ -90,6 +90,14 @@ def test_output_to_a_pipe_is_plain_columns() -> None:
     assert not re.search("[│━─┃]", "".join(rows))
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_output_to_a_pipe_has_at_most_120_columns(command: str, here: Path) -> None:
+    """Titles and sentences may be longer. What is hidden is named on stderr."""
+    shown = CliRunner().invoke(app, command.split(), catch_exceptions=False)
+    assert max(len(line) for line in shown.stdout.splitlines() if "  " in line) <= 120
+    assert "hidden" not in shown.stdout
+
+
 def test_dates_and_other_short_cells_stay_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,7 +60,7 @@ class Sshd:
         """Kill the processes that serve the logins; commands that they started go on."""
         for child in self._children():
             with suppress(psutil.NoSuchProcess):
-                if child.name() == "sshd":
+                if child.name().startswith("sshd"):  # from OpenSSH 9.8 on it is sshd-session
                     child.kill()
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from called import has_python_311
 from slurm_faults import stop_daemon
 from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
@@ -202,6 +203,7 @@ async def test_a_login_node_shows_what_its_cluster_file_needs(
     assert seen.folders
 
 
+@pytest.mark.skipif(not has_python_311(), reason="the trainer's packages need a Python 3.11")
 async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Path) -> None:
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
     assert failed(await outcomes(make_config(), known({}), (tiny,))) == set()

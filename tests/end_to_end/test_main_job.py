@@ -30,7 +30,8 @@ def test_every_planned_run_is_published_and_valid(rows: Rows) -> None:
     assert {row["state"] for row in rows.values()} == {"valid"}
     for (mode, ranks), row in rows.items():
         assert (row["global_batch_size"], row["data_parallel"]) == (8 * ranks, ranks)
-        assert min(row["peak_tflops_per_gpu"], row["mfu_percent"], row["tokens_per_s"]) > 0
+        assert row["tokens_per_s"] > 0
+        assert row["mfu_percent"] is None  # on the CPU
         if mode == "performance":
             assert (row["window"], row["steps_in_window"]) == ("10:19", 10)
 

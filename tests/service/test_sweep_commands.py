@@ -134,3 +134,41 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
     assert steptime(f"sweep again sweep {cells[0]}") == 1
     assert "performance.wait [a·tiny·fp32·1] is deferred: wait for its end" in capsys.readouterr().err
     assert len(api.asked(cleared)) == 2
+
+
+def test_a_sweep_is_approved_after_its_cost_was_confirmed(
+    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SweepUnderWay(api, "running")
+    run = "/api/v2/dags/scaling_sweep/dagRuns/sweep"
+    path = f"{run}/taskInstances/approve/-1/hitlDetails"
+    looks = iter([(404, {"detail": "it has not asked"})])
+    question = {
+        "subject": "Start sweep weekly: 20 jobs, at most 912 GPU-hours?",
+        "body": "expected 300 GPU-hours\n\n| cell |",
+        "options": ["Approve", "Reject"],
+        "response_received": False,
+    }
+    waiting = {"task_id": "approve", "map_index": -1, "state": "queued", "try_number": 1}
+    api.answers |= {
+        f"GET {path}": lambda _: next(looks, (200, question)),
+        f"PATCH {path}": (200, {"chosen_options": ["Approve"]}),
+        f"GET {run}/taskInstances": lambda _: (200, {"task_instances": [waiting], "total_entries": 1}),
+    }
+    confirmed: list[str] = []
+    monkeypatch.setattr(sweeps.typer, "confirm", lambda text, **_: confirmed.append(text))
+    assert steptime("sweep approve sweep") == 0
+    assert confirmed == ["Approve?"]
+    assert api.asked(f"PATCH {path}") == [{"chosen_options": ["Approve"]}]
+    printed = capsys.readouterr().out
+    assert printed.startswith("Start sweep weekly: 20 jobs, at most 912 GPU-hours?\nexpected 300 GPU-hours\n")
+    assert "approved: see http://127.0.0.1" in printed
+
+    question["response_received"] = True
+    assert steptime("sweep approve sweep --yes") == 1
+    assert "was answered already" in capsys.readouterr().err
+    looks = iter([(404, {"detail": "it has not asked"})])
+    waiting["state"] = "skipped"
+    assert steptime("sweep approve sweep --yes") == 1
+    assert "its task 'approve' is skipped" in capsys.readouterr().err
+    assert len(api.asked(f"PATCH {path}")) == 1

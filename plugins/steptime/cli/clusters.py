@@ -123,7 +123,7 @@ def add(
         "container": _chosen(
             "container",
             container,
-            seen.containers[0] if seen.containers and gpus != "cpu" else "none",
+            next(iter(seen.containers), "none"),
             "what runs images",
             (*seen.containers, "none") if container is None else (),
         ),
@@ -168,16 +168,29 @@ def _chosen(option: str, given: str | None, suggested: str | None, what: str, ch
 
     Raises UserError if no value is found, or if there are `choices` and the value is not one of them.
     """
-    value = given
-    if value is None and sys.stdin.isatty():
-        listed = f" ({', '.join(choices)})" if choices else ""
-        value = typer.prompt(f"{what}{listed}", default=suggested, err=True)
-    value = suggested if value is None else value
+    if given is None and sys.stdin.isatty():
+        return _typed(option, suggested, what, choices)
+    value = suggested if given is None else given
     if value is None:
         raise UserError(f"{what} could not be determined on the login node: name it with --{option}.")
     if choices and value not in choices:
         raise unknown_value(option, value, choices)
     return value
+
+
+def _typed(option: str, suggested: str | None, what: str, choices: Any) -> str:
+    """Return the value that a person types, or accepts; ask again, with the reason, if it is none."""
+    listed = f" ({', '.join(choices)})" if choices else ""
+    while True:
+        value: str = typer.prompt(
+            f"{what}{listed}", default=suggested or "", show_default=bool(suggested), err=True
+        )
+        if not value:
+            typer.echo(f"{what}: the login node does not show it, so it has to be typed", err=True)
+        elif choices and value not in choices:
+            typer.echo(str(unknown_value(option, value, choices)), err=True)
+        else:
+            return value
 
 
 def _account(given: str | None, seen: Survey) -> str | None:

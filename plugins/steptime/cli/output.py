@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import typer
@@ -41,10 +42,14 @@ FORMAT_OPTION = typer.Option(
 """Use as `output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE`."""
 
 
+_GAP = "  "
+"""What is between two columns of a table in a pipe."""
+_PIPE_WIDTH = 120
+"""Most characters of a line of a table that goes to a pipe or a file."""
 _SHORT_CELL = 24
 """Most characters of a cell that is never wrapped: a date in two lines would double the height of its row."""
 
-WIDE_OPTION = typer.Option("--wide", help="Show every column of the table, however narrow the terminal is.")
+WIDE_OPTION = typer.Option("--wide", help="Show every column of the table, however wide it gets.")
 """Use as `wide: Annotated[bool, WIDE_OPTION] = False`."""
 
 
@@ -85,7 +90,8 @@ def show(
         columns: the columns to print, in order; by default those of the first row.
         title: the table's title.
         headings: headings of columns in the table, by name; CSV and JSON keep the names with units.
-        wide: False drops columns that do not fit the terminal, None wraps cells instead, True does neither.
+        wide: False drops columns that do not fit the terminal (120 characters in a pipe), None wraps cells
+            instead, True does neither.
         least: columns dropped first, in this order; then those on the right.
     """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
@@ -192,67 +198,93 @@ def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority:
     return _Shown(heading, heading, cells, any(isinstance(v, int | float) for v in values), priority)
 
 
-def _frame(columns: Sequence[_Shown]) -> int:
-    """Return the width of the lines and margins between the columns."""
-    return 3 * len(columns) + 1
+def _frame(columns: Sequence[_Shown], *, lines: bool) -> int:
+    """Return the width of what is between the columns: margins, and with `lines` the lines of a frame."""
+    return 3 * len(columns) + 1 if lines else len(_GAP) * (len(columns) - 1)
 
 
-def _least_width(columns: Sequence[_Shown], *, cells: bool) -> int:
-    """Return the smallest width of a table that breaks no word, and with `cells` no short cell either."""
-    return sum(column.widths[cells] for column in columns) + _frame(columns)
+def _least_widths(columns: Sequence[_Shown], *, cells: bool, lines: bool) -> list[int]:
+    """Return the columns' smallest widths that break no word, and with `cells` no short cell either.
+
+    Without the lines of a frame, rows are read by programs as well: their first cell is never broken.
+    """
+    return [column.widths[2 if not lines and not index else cells] for index, column in enumerate(columns)]
+
+
+def _least_width(columns: Sequence[_Shown], *, cells: bool, lines: bool) -> int:
+    return sum(_least_widths(columns, cells=cells, lines=lines)) + _frame(columns, lines=lines)
 
 
 def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) -> None:
     """Print a table without cropping numbers; columns that do not fit the terminal are left out and named.
 
-    With `wide` all columns are printed. If the output is redirected, all are printed, without a frame.
+    With `wide` all columns are printed. If the output is redirected, there is no frame, the width is
+    `_PIPE_WIDTH`, and hidden columns are named on stderr.
     """
     kept, terminal = list(columns), terminal_width()
-    if terminal is None:
-        _print_plain(kept, title)
-        return
-    width = None if wide else terminal
-    while width is not None and _least_width(kept, cells=True) > width:
+    lines = terminal is not None
+    width = None if wide else terminal or _PIPE_WIDTH
+    while width is not None and _least_width(kept, cells=True, lines=lines) > width:
         least = max(reversed(kept), key=lambda column: column.priority)
         if not least.priority:
             break
         kept.remove(least)
-    _print_table(kept, title, width)
+    widths = _fit(kept, width, lines=lines)
+    if lines:
+        _print_table(kept, title, widths)
+    else:
+        _print_plain(kept, title, widths)
     if hidden := [column.name for column in columns if column not in kept]:
         what = "1 column" if len(hidden) == 1 else f"{len(hidden)} columns"
-        typer.echo(f"{what} hidden: {', '.join(hidden)}; --wide shows {'it' if len(hidden) == 1 else 'them'}")
+        shown_by = f"--wide shows {'it' if len(hidden) == 1 else 'them'}"
+        typer.echo(f"{what} hidden: {', '.join(hidden)}; {shown_by}", err=not lines)
 
 
-def _print_plain(columns: Sequence[_Shown], title: str | None) -> None:
-    """Print aligned columns without lines between them, one row per line."""
+def _fit(columns: Sequence[_Shown], width: int | None, *, lines: bool) -> list[int]:
+    """Return the columns' widths in a table of this width; None wraps no cell.
+
+    The table gets wider if a word would not fit its column: a table that is too wide can still be read; words
+    broken into letters cannot.
+    """
+    whole = [column.widths[2] for column in columns]
+    if width is None:
+        return whole
+    cells = _least_width(columns, cells=True, lines=lines) <= width
+    widths = _least_widths(columns, cells=cells, lines=lines)
+    spare = max(0, width - _least_width(columns, cells=cells, lines=lines))
+    wanted = [longest - least for longest, least in zip(whole, widths, strict=True)]
+    for index in sorted(range(len(columns)), key=lambda index: wanted[index]):
+        given = min(spare, wanted[index])
+        widths[index] += given
+        spare -= given
+    return widths
+
+
+def _print_plain(columns: Sequence[_Shown], title: str | None, widths: Sequence[int]) -> None:
+    """Print aligned columns without lines between them; longer cells go on in the next line."""
     if title:
         sys.stdout.write(f"{title}\n")
-    for line in zip(*([column.title, *column.cells] for column in columns), strict=True):
-        cells = (_aligned(cell, column) for cell, column in zip(line, columns, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    console = Console()
+    for row in zip(*([column.title, *column.cells] for column in columns), strict=True):
+        cells = [_wrapped(cell, width, console) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*cells, fillvalue=""):
+            aligned = map(_aligned, line, columns, widths)
+            sys.stdout.write(_GAP.join(aligned).rstrip() + "\n")
 
 
-def _aligned(cell: str, column: _Shown) -> str:
-    room = " " * (column.widths[2] - cell_len(cell))
+def _wrapped(cell: str, width: int, console: Console) -> list[str]:
+    if cell_len(cell) <= width:
+        return [cell]
+    return [line.plain.rstrip() for line in Text(cell).wrap(console, width)]
+
+
+def _aligned(cell: str, column: _Shown, width: int) -> str:
+    room = " " * (width - cell_len(cell))
     return room + cell if column.numeric else cell + room
 
 
-def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None) -> None:
-    """Print a table of this width, or wider if a word would not fit its column; None wraps no cell.
-
-    A table that is too wide for the terminal can still be read; words broken into letters cannot.
-    """
-    whole = [column.widths[2] for column in columns]
-    widths = whole
-    if width is not None:
-        cells = _least_width(columns, cells=True) <= width
-        widths = [column.widths[cells] for column in columns]
-        spare = max(0, width - _least_width(columns, cells=cells))
-        wanted = [longest - least for longest, least in zip(whole, widths, strict=True)]
-        for index in sorted(range(len(columns)), key=lambda index: wanted[index]):
-            given = min(spare, wanted[index])
-            widths[index] += given
-            spare -= given
+def _print_table(columns: Sequence[_Shown], title: str | None, widths: Sequence[int]) -> None:
+    """Print a table in a frame."""
     # As Text, since rich would take [brackets] in a name for its markup.
     table = Table(title=Text(title) if title else None, header_style="bold", title_justify="left")
     for column, column_width in zip(columns, widths, strict=True):
@@ -261,7 +293,7 @@ def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None
         table.add_column(Text(column.title), justify=justify, width=column_width)
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))
-    Console(width=sum(widths) + _frame(columns)).print(table)
+    Console(width=sum(widths) + _frame(columns, lines=True)).print(table)
 
 
 def with_experts(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -18,11 +18,16 @@ from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, expand_cell
 from steptime.recipes.sweeps import copy_sweep, list_sweeps, load_sweep
-from steptime.service.rest import AirflowClient, DagRun, TaskInstance
+from steptime.service.rest import AirflowClient, DagRun, Question, TaskInstance
 from steptime.staging.checking import checked_sweep, planned_sweep
 from steptime.waiting import poll_until
 
 _REPORT_TASK = "report"
+_APPROVAL_TASK = "approve"
+_APPROVE = "Approve"
+"""The option of Airflow's request for approval that lets the DAG run go on."""
+_ASKS_WITHIN_S = 60.0
+"""How long a sweep that was just started may take to ask: it is planned again first."""
 _SWEEP_TAG = "sweep"
 """Tag of the DAGs that run sweeps."""
 _ENDED_WITHIN_S = 300.0
@@ -63,6 +68,14 @@ NEW_EXAMPLES = """
 [bold]Examples[/bold]
 
 steptime sweep new weekly --from example-weekly
+"""
+
+APPROVE_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep approve steptime_run__2026-11-22T08:00:00.000+00:00
+
+steptime sweep approve scheduled__2026-11-23T06:00:00+00:00 --yes
 """
 
 AGAIN_EXAMPLES = """
@@ -156,6 +169,53 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
         started = client.trigger(dag_ids.SWEEP, {"sweep": name}, patience_s=DAG_PATIENCE_S)
         address = client.run_address(started.dag_id, started.dag_run_id)
     typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
+    if planned.needs_approval:
+        typer.echo(
+            f"It waits until somebody approves it: 'steptime sweep approve {started.dag_run_id}', or "
+            f"{address}/required_actions"
+        )
+
+
+@group.command(epilog=APPROVE_EXAMPLES)
+def approve(
+    run_id: RunId,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: Url = None,
+    user: User = None,
+) -> None:
+    """Let a sweep start that waits for approval, after showing what it costs at most and is expected to.
+
+    Asks for confirmation. To reject it, answer in Airflow, or use 'steptime sweep cancel'. The exit code is 1
+    if the sweep does not wait for approval.
+    """
+    with airflow_client(url, user) as client:
+        sweep = _sweep(client, run_id)
+        question = poll_until(lambda: _approval(client, sweep), every_s=1, timeout_s=_ASKS_WITHIN_S)
+        if question is None or question.response_received:
+            why = "has not asked for it" if question is None else "was answered already"
+            raise UserError(f"{run_id} does not wait for approval: it {why}, and is {sweep.state}.")
+        cost, _, _ = (question.body or "").partition("\n")
+        typer.echo(f"{question.subject}\n{cost}")
+        if not yes:
+            typer.confirm("Approve?", abort=True, err=True)
+        client.answer(sweep, _APPROVAL_TASK, _APPROVE)
+        typer.echo(f"approved: see {client.run_address(sweep.dag_id, sweep.dag_run_id)}")
+
+
+def _approval(client: AirflowClient, sweep: DagRun) -> Question | None:
+    """Return the sweep's request for approval; None if it may still come.
+
+    Raises UserError if it does not come: the sweep has ended, or needs no approval.
+    """
+    question = client.question(sweep, _APPROVAL_TASK)
+    if question is not None:
+        return question
+    tasks = client.task_instances(sweep.dag_id, sweep.dag_run_id)
+    task = next((task for task in tasks if task.task_id == _APPROVAL_TASK), None)
+    if task is not None and task.state is not None and not task.is_under_way:
+        raise UserError(f"{sweep.dag_run_id} does not wait for approval: its task 'approve' is {task.state}.")
+    return None
 
 
 @group.command(epilog=CANCEL_EXAMPLES)

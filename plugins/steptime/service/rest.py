@@ -85,6 +85,16 @@ class TaskInstance(_Answer):
         return f"{self.task_id} [{self.rendered_map_index or self.map_index}]"
 
 
+class Question(_Answer):
+    """What a task asks a person."""
+
+    subject: str
+    body: str | None = None
+    options: tuple[str, ...]
+    response_received: bool = False
+    """Whether somebody has answered."""
+
+
 class _Error(_Answer):
     exc_type: str
     exc_value: str
@@ -240,6 +250,15 @@ class AirflowClient:
         """Mark a DAG run as failed, as the button in the UI does: its tasks then end their jobs."""
         self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
 
+    def question(self, run: DagRun, task_id: str) -> Question | None:
+        """Return what a task of a DAG run asks a person; None if it has not asked."""
+        answer = self._call("GET", _question_path(run, task_id), missing=None)
+        return None if answer is None else Question.model_validate(answer)
+
+    def answer(self, run: DagRun, task_id: str, option: str) -> None:
+        """Answer what a task of a DAG run asks. Raises UserError if somebody was quicker."""
+        self._call("PATCH", _question_path(run, task_id), json={"chosen_options": [option]})
+
     def running_dag_runs(self) -> list[DagRun]:
         """Return the DAG runs that are queued or running, of all DAGs."""
         dag_runs = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})
@@ -359,6 +378,10 @@ def check_address(url: str) -> str:
             "STEPTIME_AIRFLOW_USER and STEPTIME_AIRFLOW_PASSWORD"
         )
     return address.host
+
+
+def _question_path(run: DagRun, task_id: str) -> str:
+    return f"{_run_path(run.dag_id, run.dag_run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
 
 
 def _run_path(dag_id: str, dag_run_id: str) -> str:
