@@ -24,7 +24,6 @@ from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
 
 USER = "performance-engineer"
 """A plain user without sudo, whose name makes the paths of temporary folders long."""
-_PYTHON = Path("/opt/python")
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SITE = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_INDEX_URL", "UV_INDEX_URL", "PIP_FIND_LINKS")
 """Variables by which a machine names its mirrors and certificates."""
@@ -50,7 +49,7 @@ class BareMachine:
         folder = f"{home}/steptime"
         site = [f"--env={name}={os.environ[name]}" for name in _SITE if name in os.environ]
         argv = ["docker", "exec", f"--user={user}", f"--workdir={folder}", f"--env=HOME={home}", *site]
-        argv += [f"--env=PYTHON={_PYTHON}/bin/{self.python.name}"] if self.python else []
+        argv += [f"--env=PYTHON={self.python}"] if self.python else []
         argv += [self.name, "bash", "-c", command]
         _say(f"$ {command}    (as {user})")
         printed = []
@@ -78,7 +77,7 @@ def bare_machine(
 ) -> Iterator[BareMachine]:
     """Yield a container of that release of Debian; it is removed afterwards.
 
-    The container sees the installation of `python`, a program of this machine, at `_PYTHON`.
+    The container sees the installation of `python`, a program of this machine, under the same path.
     Raises NoMachineError if debootstrap fails.
     """
 
@@ -102,8 +101,8 @@ def bare_machine(
         options = [f"--security-opt={part}=unconfined" for part in ("seccomp", "systempaths")]
         mounts = [Path(os.environ.get("PIP_FIND_LINKS", "/nowhere"))]
         mounts += [_CERTIFICATES] if _CERTIFICATES.exists() else []
+        mounts += [python.parents[1]] if python else []
         options += [f"--volume={path}:{path}:ro" for path in mounts if path.exists()]
-        options += [f"--volume={python.parents[1]}:{_PYTHON}:ro"] if python else []
         docker(
             "run",
             "--detach",
@@ -121,6 +120,8 @@ def bare_machine(
             for home, user in ((f"/home/{USER}", USER), ("/root", "root")):
                 docker("cp", str(clone), f"{name}:{home}/")
                 docker("exec", name, "chown", "-R", f"{user}:", f"{home}/steptime")
+            for folder_of_python in python.parents if python else ():
+                docker("exec", name, "chmod", "a+x", str(folder_of_python))
             yield BareMachine(name, environment, python)
         finally:
             docker("rm", "--force", name)
