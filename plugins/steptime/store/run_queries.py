@@ -275,6 +275,19 @@ class Store:
         """
         return self._children("steps", job_name)
 
+    def steps_of_runs(
+        self, job_names: Sequence[str], columns: Sequence[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Return these columns of the steps of several runs, by job name; unknown runs are left out.
+
+        Each step also has its run's `job_name`. Steps are in the order of the log.
+        """
+        of_runs: dict[str, list[dict[str, Any]]] = {}
+        query = select(runs.c.job_name, *(steps.c[name] for name in columns)).join(runs)
+        for row in self.read_each(job_names, query.order_by(runs.c.id, steps.c.position)):
+            of_runs.setdefault(row[0], []).append(dict(zip(("job_name", *columns), row, strict=True)))
+        return of_runs
+
     def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
         """Return the step times of several runs, in seconds by global step; unknown runs are left out."""
         times: dict[str, dict[int, float]] = {}
