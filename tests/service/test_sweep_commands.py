@@ -140,7 +140,7 @@ def test_a_sweep_is_approved_after_its_cost_was_confirmed(
     api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SweepUnderWay(api, "running")
-    run = "/api/v2/dags/scaling_sweep/dagRuns/sweep"
+    run = "/api/v2/dags/steptime_sweep/dagRuns/sweep"
     path = f"{run}/taskInstances/approve/-1/hitlDetails"
     looks = iter([(404, {"detail": "it has not asked"})])
     question = {
