@@ -1,6 +1,7 @@
 """Submitting: a retry finds the same job, a cleared task gets a new one, and no run has two live jobs."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
+from steptime.recipes.models import Mode
 from steptime.runs.launch import end_job
 from steptime.store.budgets import budget_balances
 from steptime.store.ledger import Ledger
@@ -244,3 +246,48 @@ def test_a_job_that_is_refused_for_too_long_fails_for_good_and_takes_no_budget(
 
     [balance] = budget_balances(["local"])
     assert balance.committed_gpu_hours == 0
+
+
+DF = """#!/bin/sh
+echo 'Filesystem 1024-blocks Used Available Capacity Mounted on'
+echo '/dev/sda1 100000000 90000000 {free} 90% /shared disk'
+exit {code}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "free_kib", "code", "refused"),
+    [
+        (Mode.CHECKPOINT_SAVE, 40_000, 0, True),
+        (Mode.CHECKPOINT_SAVE, 60_000, 0, False),
+        (Mode.CHECKPOINT_SAVE, 40_000, 1, False),
+        (Mode.PERFORMANCE, 40_000, 0, False),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_before_its_job_exists(
+    a_run: MakeRun,
+    staged: StagedFiles,
+    make_context: MakeContext,
+    cluster: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    free_kib: int,
+    code: int,
+    refused: bool,
+) -> None:
+    """The tiny model's checkpoint takes 49 MiB; a df that fails refuses nothing."""
+    df = tmp_path / "bin" / "df"
+    df.parent.mkdir()
+    df.write_text(DF.format(free=free_kib, code=code))
+    df.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{df.parent}:{os.environ['PATH']}")
+    run = a_run(STAND_IN="hang").model_copy(update={"mode": mode})
+    task = submit_task(run, staged)
+    if not refused:
+        assert submitted_job(task.execute(make_context()))
+        return
+    too_little = r"saves a checkpoint of about 49 MiB, and .* has 39.1 MiB free"
+    with pytest.raises(AirflowFailException, match=too_little):
+        task.execute(make_context())
+    assert asyncio.run(cluster.live_jobs()) == []

@@ -62,7 +62,10 @@ def test_plan_shows_runs_and_what_they_cost() -> None:
     shown = call("plan", "llama3.1", "--checkpoint")
     assert "llama3.1-25.04 tiny (3.67m parameters), fp32 on cpu, weak scaling" in shown.stdout
     assert "tiny·fp32·2·checkpoint load" in shown.stdout
-    assert "4 jobs, at most 1.17 GPU-hours on cluster 'local'. Nothing was submitted." in shown.stdout
+    assert (
+        "4 jobs, at most 1.17 GPU-hours on cluster 'local'. It saves a checkpoint of about " in shown.stdout
+    )
+    assert "of about 49 MiB. Nothing was submitted." in " ".join(shown.stdout.split())
     assert "no history and no publication: upper bound only" in shown.stdout
 
 

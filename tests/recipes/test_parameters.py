@@ -3,7 +3,7 @@
 import pytest
 
 from steptime.recipes.models import ModelShape
-from steptime.recipes.parameters import contradiction, count_parameters
+from steptime.recipes.parameters import checkpoint_bytes, contradiction, count_parameters
 from steptime.recipes.workloads import list_workloads, load_workload
 
 SHAPES = {
@@ -50,3 +50,21 @@ def test_a_name_that_says_another_number_is_contradicted(size: str, said: str) -
         f"this model has 8.03 billion parameters, and the name of its size states {said}: give the sizes of "
         "that very model, or name the size by what it has"
     )
+
+
+@pytest.mark.parametrize(
+    ("workload", "size", "printed"),
+    [
+        ("llama3.1-25.04", "8b", 105 * 2**30),
+        ("llama3.1-25.04", "70b", 920 * 2**30),
+        ("llama3.1-25.04", "405b", 5.2 * 2**40),
+        ("nemotron4-25.04", "15b", 204 * 2**30),
+        ("nemotron4-25.04", "340b", 4.4 * 2**40),
+        ("nemotron4-340b-25.12", "340b", 4.4 * 2**40),
+    ],
+)
+def test_checkpoints_have_the_sizes_that_the_documents_print(
+    workload: str, size: str, printed: float
+) -> None:
+    estimated = checkpoint_bytes(load_workload(workload).sizes[size].model)
+    assert estimated == pytest.approx(printed, rel=0.02)

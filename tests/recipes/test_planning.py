@@ -230,6 +230,15 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"size": "405b", "gpu_type": "h100", "gpus": "64"},
         "The proxy of 405b has: 32, 64, 128; ask for it with `proxy`.",
     ),
+    (
+        {"workload": "nemotron4-340b-24.11", "gpu_type": "a100"},
+        "does not run on a100: the document calls its BF16 recipe suitable for it and prints no numbers",
+    ),
+    (
+        {"workload": "nemotron4-340b-24.11", "size": "340b", "gpu_type": "GH200"},
+        "340b does not run on gh200: the document states only that its nodes have 2 GPUs",
+    ),
+    ({"workload": "nemotron4-25.04", "gpu_type": "a100"}, "unknown GPU type 'a100' of nemotron4-25.04"),
     ({"environment": {"HF_TOKEN": "x"}}, "environment: 'HF_TOKEN' looks like a secret"),
 ]
 

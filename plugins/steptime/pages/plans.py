@@ -9,8 +9,9 @@ from steptime.clusters.config import check_permitted
 from steptime.errors import UserError
 from steptime.judging.expected_cost import Cost, Expected, expected_cost
 from steptime.recipes import tables
-from steptime.recipes.models import Run
-from steptime.recipes.notation import format_at_most, format_time_limit
+from steptime.recipes.models import Mode, Run
+from steptime.recipes.notation import format_at_most, format_bytes, format_time_limit
+from steptime.recipes.parameters import checkpoint_bytes
 from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
 from steptime.recipes.request import DICTIONARIES
 from steptime.store.run_queries import Store
@@ -45,7 +46,17 @@ def summarize_plan(planned: Plan) -> str:
     note = f"{format_at_most(len(planned.all_runs), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
     if asked.gpu_type != planned.cluster_gpu_type:
         note += f", which has no {asked.gpu_type} and could not run them"
-    return f"{note}. Nothing was submitted."
+    return f"{note}. {_checkpoints(planned)}Nothing was submitted."
+
+
+def _checkpoints(planned: Plan) -> str:
+    """Return a sentence about the checkpoints that the runs save and their size; empty if they save none."""
+    saving = [run for run in planned.all_runs if run.mode is Mode.CHECKPOINT_SAVE]
+    if not saving or (size := checkpoint_bytes(saving[0].recipe.model)) is None:
+        return ""
+    if len(saving) == 1:
+        return f"It saves a checkpoint of about {format_bytes(size)}. "
+    return f"It saves {len(saving)} checkpoints of about {format_bytes(size)} each. "
 
 
 def plan_rows(planned: Plan, cost: Cost) -> list[dict[str, Any]]:

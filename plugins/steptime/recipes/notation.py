@@ -52,6 +52,16 @@ def format_hours(hours: float) -> str:
     return f"{hours:,.{decimals}f}"
 
 
+def format_bytes(number: int) -> str:
+    """Format a size with three significant digits in units of 1,024: `105 GiB`, `5.17 TiB`."""
+    size, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:,.3g} {unit}" if size < 999.5 else f"{size:,.0f} {unit}"
+
+
 def format_at_most(jobs: int, gpu_hours: float) -> str:
     """Format jobs and their GPU-hours (on a CPU, process-hours): `4 jobs, at most 1.17 GPU-hours`."""
     return f"{jobs} {'job' if jobs == 1 else 'jobs'}, at most {format_hours(gpu_hours)} GPU-hours"

@@ -85,6 +85,15 @@ def count_parameters(shape: Model) -> Parameters | None:
     return Parameters(total, active)
 
 
+def checkpoint_bytes(shape: Model) -> int | None:
+    """Estimate the size of a checkpoint: weights in 2 bytes, and their copy and two moments in 4 each.
+
+    The documents' sizes are these, in units of 1,024. None if the number of parameters is unknown.
+    """
+    counted = count_parameters(shape)
+    return None if counted is None else 14 * counted.total
+
+
 def attention_weights(shape: ModelShape) -> int:
     """Count the weights of one layer's attention in a model."""
     hidden, heads, latent = shape.hidden_size, shape.num_attention_heads, shape.mla

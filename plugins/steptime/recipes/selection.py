@@ -71,7 +71,7 @@ def _select(request: PlanRequest, cluster: ClusterFile) -> Selection:
     rules = size.proxies if proxy else size.configurations
     what = f"{workload.workload} {size_name}{PROXY_SUFFIX * proxy}"
 
-    gpu_type = _gpu_type(request, rules, cluster_gpu_type, what)
+    gpu_type = _gpu_type(workload, request, rules, cluster_gpu_type, what)
     rules = tuple(rule for rule in rules if gpu_type in rule.gpu_types)
     what += f" on {gpu_type}"
 
@@ -125,31 +125,47 @@ def _default_size(workload: Workload, request: PlanRequest, cluster_gpu_type: st
         if gpu_type in _offered(size.configurations, "gpu_types")
     ]
     if not names and request.gpu_type is None:
-        raise _runs_elsewhere(workload.workload, request, cluster_gpu_type, workload.gpu_types)
+        raise _runs_elsewhere(workload, workload.workload, request, cluster_gpu_type, workload.gpu_types)
     if not names:
-        raise unknown_value("GPU type", request.gpu_type, workload.gpu_types, of=workload.workload)
+        raise _unknown_gpu_type(workload, request.gpu_type or "", workload.gpu_types, workload.workload)
     return workload.defaults.size if workload.defaults.size in names else names[0]
 
 
-def _gpu_type(request: PlanRequest, rules: Sequence[Configuration], cluster_gpu_type: str, what: str) -> str:
+def _gpu_type(
+    workload: Workload,
+    request: PlanRequest,
+    rules: Sequence[Configuration],
+    cluster_gpu_type: str,
+    what: str,
+) -> str:
     offered = _offered(rules, "gpu_types")
     if request.gpu_type is not None:
         if request.gpu_type.lower() not in offered:
-            raise unknown_value("GPU type", request.gpu_type, offered, of=what)
+            raise _unknown_gpu_type(workload, request.gpu_type, offered, what)
         return request.gpu_type.lower()
     if cluster_gpu_type in offered:
         return cluster_gpu_type
     if len(offered) > 1:
-        raise _runs_elsewhere(what, request, cluster_gpu_type, offered)
+        raise _runs_elsewhere(workload, what, request, cluster_gpu_type, offered)
     return offered[0]
 
 
 def _runs_elsewhere(
-    what: str, request: PlanRequest, cluster_gpu_type: str, offered: Iterable[str]
+    workload: Workload, what: str, request: PlanRequest, cluster_gpu_type: str, offered: Iterable[str]
 ) -> UserError:
+    reason = workload.unsupported_gpu_types.get(cluster_gpu_type)
+    because = "" if reason is None else f" ({reason})"
     return UserError(
-        f"{what} does not run on {cluster_gpu_type}, which cluster '{request.cluster}' has: "
+        f"{what} does not run on {cluster_gpu_type}{because}, which cluster '{request.cluster}' has: "
         f"name a cluster that has one of {', '.join(offered)}, or such a GPU type to see a plan."
+    )
+
+
+def _unknown_gpu_type(workload: Workload, requested: str, offered: Iterable[str], what: str) -> UserError:
+    if (reason := workload.unsupported_gpu_types.get(requested.lower())) is None:
+        return unknown_value("GPU type", requested, offered, of=what)
+    return UserError(
+        f"{what} does not run on {requested.lower()}: {reason}. Valid GPU types are: {', '.join(offered)}."
     )
 
 

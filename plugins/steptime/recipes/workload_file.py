@@ -325,6 +325,8 @@ class Workload(Frozen):
     profile: Profile | None
     nccl_trace: NcclTrace | None
     gpu_types: dict[str, Platform]
+    unsupported_gpu_types: dict[str, str] = Field(default_factory=dict)
+    """For GPU types that the document names and this file has no configurations for: why not."""
     performance: PerformanceRules = PerformanceRules()
     sizes: dict[str, Size]
 

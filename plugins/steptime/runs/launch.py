@@ -7,6 +7,7 @@ A worker may die at any point. The retry finds the attempt in the ledger, and th
 job if it already has one of that name.
 """
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from steptime.clusters.base import Cluster, Installation, JobSpec, JobState, Job
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
-from steptime.recipes.models import Run
+from steptime.recipes.models import Mode, Run
+from steptime.recipes.notation import format_bytes
+from steptime.recipes.parameters import checkpoint_bytes
 from steptime.recipes.request import PlanRequest
 from steptime.store.budgets import BudgetExceeded
 from steptime.store.ledger import Ledger, LedgerJob, TaskKey, submission_columns
@@ -104,7 +107,8 @@ async def launch(
     Jobs of earlier attempts are ended first, so that a run never has two live jobs.
 
     Raises:
-        UserError: the cluster can never run it, or it does not fit into a budget.
+        UserError: the cluster can never run it, it does not fit into a budget, or `work_dir` has too little
+            space for its checkpoint.
         SystemFailure: an earlier job cannot be ended, or the cluster failed to accept this one.
         GpuLimitReached: the job is in the ledger, but too many GPUs are in use to submit it now.
     """
@@ -114,8 +118,36 @@ async def launch(
         return await submit(cluster, config, earlier[-1], ledger, reporter)
     if still_open := [job for job in earlier if job.ended_at is None]:
         await end_open_jobs(cluster, still_open, ledger, info=reporter.info, warn=reporter.warn)
+    await _require_checkpoint_space(cluster, config, attempt.run, reporter)
     first = attempt.job(1 + max((job.attempt for job in earlier), default=0), config)
     return await submit(cluster, config, await add_job(cluster, config, first, ledger), ledger, reporter)
+
+
+async def _require_checkpoint_space(
+    cluster: Cluster, config: ClusterConfig, run: Run, reporter: Reporter
+) -> None:
+    """Raise UserError if `work_dir` has less free space than the checkpoint that the run saves.
+
+    Nothing is checked if the model's parameters are unknown, or if df does not tell the space. Quotas are not
+    considered.
+    """
+    needed = checkpoint_bytes(run.recipe.model)
+    if run.mode is not Mode.CHECKPOINT_SAVE or needed is None:
+        return
+    asked = await cluster.run(["df", "-P", "-k", str(config.root)], timeout_s=60)
+    last = asked.stdout.splitlines()[-1:]
+    free = re.search(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s", f"{last[0]} ") if last else None
+    if asked.exit_code or free is None:
+        reporter.info(
+            f"the free space of {config.root} is not known: the checkpoint takes about {format_bytes(needed)}"
+        )
+        return
+    if int(free[1]) * 1024 < needed:
+        raise UserError(
+            f"{run.label} saves a checkpoint of about {format_bytes(needed)}, and {config.root} on cluster "
+            f"{config.name} has {format_bytes(int(free[1]) * 1024)} free: make room there, or leave the "
+            "checkpoint out."
+        )
 
 
 async def add_job(cluster: Cluster, config: ClusterConfig, job: LedgerJob, ledger: Ledger) -> LedgerJob:
