@@ -226,9 +226,9 @@ async def eventually(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def end_of(cluster: Cluster, name: str) -> JobStatus:
+async def end_of(cluster: Cluster, name: str, deadline_s: float = DEADLINE_S) -> JobStatus:
     """Wait until a job has ended."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while (status := (await cluster.poll([name]))[name]).state.is_live:
         assert time.monotonic() < deadline, f"job {name} is still {status}"
         await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
-"""A user's own program, torchtitan's Llama 3 from one YAML file: from the plan to the store."""
+"""A user's own program, the real torchtitan from one YAML file: from the plan to the store."""
 
-import sys
+import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from named_runs import IN_IMAGE
 from printed_tables import config_with
 from staged import staged_files
 from stored import publish
+from torchtitan_environment import make_assets, torchtitan_python
 
 from steptime.clusters.base import Cluster, JobState
 from steptime.clusters.jobscript import job_spec
@@ -26,9 +28,10 @@ from steptime.store.run_queries import Store
 from .conftest import MakeLocalConfig, end_of
 
 ROOT = Path(__file__).parents[2]
-STAND_IN = ROOT / "tests" / "stand_ins" / "torchtitan"
 TITAN = ROOT / "tests" / "data" / "torchtitan"
-FILE = "titan-llama3-25.12.yaml"
+FILE = "titan-llama3-26.11.yaml"
+RELEASES = {"0.2.2": "25.12", "0.3.0": "26.11"}
+"""The workload's release for each release of torchtitan; pip installs 0.3.0 today."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,19 +43,25 @@ def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(**asked: Any) -> Run:
-    made = plan(PlanRequest(workload="titan-llama3", **asked))
+    made = plan(PlanRequest(**{"workload": "titan-llama3-26.11", **asked}))
     require_trainable(made.all_runs)
     return made.runs[0]
 
 
-def test_a_script_for_gpus_starts_the_program_on_each_rank(make_config: MakeLocalConfig) -> None:
-    run = planned(gpu_type="h100", gpus="64")
+@pytest.mark.parametrize(
+    ("release", "option"), [("25.12", "--job.config_file=llama3_8b.toml"), ("26.11", "--config=llama3_8b")]
+)
+def test_a_script_for_gpus_starts_the_program_on_each_rank(
+    release: str, option: str, make_config: MakeLocalConfig
+) -> None:
+    run = planned(workload=f"titan-llama3-{release}", gpu_type="h100", gpus="64")
     config = make_config(container="bwrap", gpu_type="h100")
     spec = job_spec(run, IN_IMAGE, config, identity="d/r/c", started=1_700_000_000)
     assert "--nproc-per-node=64 -m trainer.command python -m torchtitan.train" in spec.script
+    assert f" {option} " in spec.script
     assert "--training.steps=50" in spec.script
     assert "--parallelism.data_parallel_shard_degree=32" in spec.script
-    assert 'flavor = "8B"' in spec.files["llama3_8b.toml"]
+    assert ('flavor = "8B"' in spec.files.get("llama3_8b.toml", "")) == (release == "25.12")
     assert run.model_flops is not None
 
 
@@ -63,26 +72,68 @@ def place(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
 
 
+@pytest.fixture(scope="session", params=RELEASES)
+def titan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+    """Return a release of torchtitan, the interpreter of its environment, and a folder with its assets."""
+    python, assets = torchtitan_python(request.param), tmp_path_factory.mktemp("assets")
+    make_assets(python, assets)
+    return request.param, python, assets
+
+
+def use_debug_model(path: Path, version: str, assets: Path) -> None:
+    """Change a workload's file as little as a CPU asks for: torchtitan's debug model, and its assets."""
+    text = path.read_text().replace("/workspace/assets", str(assets))
+    for model in ('flavor = "8B"', "--config=llama3_8b\n"):
+        text = text.replace(model, model.replace("8B", "debugmodel").replace("8b", "debugmodel"))
+    if version == "0.3.0":
+        on_cpu = "--training.disable_cuda_graphs", "--parallelism.spmd_backend=partial_dtensor"  # torch 2.13
+        text = text.replace(
+            "    - --module", "".join(f"    - {option}\n" for option in on_cpu) + "    - --module"
+        )
+    path.write_text(text)
+
+
+@pytest.mark.trainer
 @pytest.mark.long
-async def test_it_runs_and_is_measured_checked_and_stored(
-    place: tuple[Cluster, Any], make_result: Any, tmp_path: Path
+@pytest.mark.timeout(1500)
+async def test_torchtitan_trains_and_is_measured_checked_and_stored(
+    place: tuple[Cluster, Any],
+    titan: tuple[str, Path, Path],
+    config: Path,
+    make_result: Any,
+    tmp_path: Path,
 ) -> None:
-    cluster, config = place
-    run = planned(gpus="2")
-    here = staged_files(sys.executable, f"{ROOT}:{STAND_IN}")
-    job = await cluster.submit(job_spec(run, here, config, identity="d/r/c", started=1_700_000_000))
-    status = await end_of(cluster, job.name)
+    cluster, cluster_config = place
+    version, python, assets = titan
+    workload = f"titan-llama3-{RELEASES[version]}"
+    use_debug_model(config / "workloads" / f"{workload}.yaml", version, assets)
+    run = planned(workload=workload, gpus="2", max_steps=8, window="3:7")
+    here = staged_files(python, ROOT)
+    job = await cluster.submit(job_spec(run, here, cluster_config, identity="d/r/c", started=1_700_000_000))
+    status = await end_of(cluster, job.name, 1200)
     assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()
 
     log = read_log(job.log_path, max_steps=run.max_steps)
     measured = measure(run, log)
     verdict = validate(run, status, log, measured)
-    assert (log.format, measured.step_time_mean_s, len(log.steps)) == ("torchtitan", 0.5, 50)
     assert verdict.valid, verdict.reason
+    assert (log.format, len(log.steps)) == ("torchtitan", 8)
+    assert log.steps[-1].loss < log.steps[0].loss
+    assert measured.step_time_mean_s == pytest.approx(_seconds_by_time_stamps(job.log_path, 3, 7), rel=0.03)
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     publish(store, make_result("titan", run=run, log=log, measurement=measured, verdict=verdict))
     [row] = store.results()
-    assert (row["workload"], row["gpus"], row["tokens_per_s"]) == ("titan-llama3-25.12", 2, 2 * 4 * 128 / 0.5)
+    assert (row["workload"], row["gpus"]) == (workload, 2)
+    assert row["tokens_per_s"] == pytest.approx(2 * 4 * 128 / measured.step_time_mean_s)
+
+
+def _seconds_by_time_stamps(path: str, first: int, last: int) -> float:
+    """Return the mean step time of the steps after `first` up to `last`, by when rank 0 printed them."""
+    printed = re.compile(r"\[titan\] (\S+ \S+),(\d{3}) .*step: *(\d+) ")
+    times: dict[int, float] = {}
+    for match in printed.finditer(Path(path).read_text()):
+        times.setdefault(int(match[3]), datetime.fromisoformat(match[1]).timestamp() + int(match[2]) / 1000)
+    return (times[last] - times[first]) / (last - first)
 
 
 def test_the_file_without_its_launcher_is_refused_before_the_wrong_program_starts(config: Path) -> None:
@@ -119,7 +170,7 @@ def test_what_a_launcher_cannot_have_is_refused(
         yaml.safe_dump(yaml.safe_load(path.read_text()) | {"launcher": {"kind": "command"} | launcher})
     )
     with pytest.raises(UserError) as refused:
-        load_workload("titan-llama3-25.12")
+        load_workload("titan-llama3-26.11")
     assert sentence in str(refused.value)
 
 
