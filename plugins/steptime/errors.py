@@ -44,6 +44,10 @@ class StoreUnavailable(SystemFailure):
     """The metrics store does not answer, or accepts no writes at the moment."""
 
 
+class NotRegular(SystemFailure):
+    """A path on a cluster leads to a FIFO, device or folder, and reading that might never end."""
+
+
 class LoginRefused(OutOfReach):
     """A host refuses the login, shows an untrusted key, or can run no command.
 

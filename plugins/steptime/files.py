@@ -4,11 +4,11 @@ import errno
 import os
 import stat
 import tempfile
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading, also through symbolic links.
 
     Raises OSError, whose `strerror` is "not a regular file" for a FIFO, socket or device: reading one of
@@ -35,6 +35,23 @@ def read_limited(path: Path, *, at_most: int = 16 << 20) -> bytes:
     if data is None or len(data) > at_most:
         raise OSError(errno.EFBIG, f"larger than {at_most >> 20} MiB", str(path))
     return data
+
+
+LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2 << 30, 256 << 20
+"""Most bytes that are read of the beginning and of the end of a log; a log may be written without end."""
+MOST_LOG_BYTES = LOG_HEAD_BYTES + LOG_TAIL_BYTES
+_LEFT_OUT = b"\n[steptime: %d bytes of the log are left out here]\n"
+
+
+def left_out_mark(count: int) -> bytes:
+    """Return the line that stands in a log's copy for `count` bytes of its middle."""
+    return _LEFT_OUT % count
+
+
+def is_left_out_mark(piece: bytes) -> bool:
+    """Return whether a piece of a log begins with a line of `left_out_mark`."""
+    before, after = _LEFT_OUT.split(b"%d")
+    return piece.startswith(before) and after in piece[:100]
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from steptime.errors import SystemFailure, UserError, one_line
+from steptime.files import read_limited
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -82,8 +83,15 @@ def replaced_files() -> tuple[str, ...]:
     return tuple(
         name
         for name, path in config_files().items()
-        if path != ours / name and (ours / name).exists() and path.read_bytes() != (ours / name).read_bytes()
+        if path != ours / name and (ours / name).exists() and _differ(path, ours / name)
     )
+
+
+def _differ(path: Path, shipped_path: Path) -> bool:
+    try:
+        return read_limited(path) != shipped_path.read_bytes()
+    except OSError:  # whoever reads it says what is wrong
+        return True
 
 
 def _config_roots() -> set[Path]:

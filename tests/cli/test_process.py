@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+import zstandard
 
 pytestmark = pytest.mark.service
 
@@ -34,6 +36,47 @@ def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]]) 
     assert process.returncode == -signal.SIGPIPE, "as other tools end"
 
 
+@pytest.mark.parametrize("closed", [(1,), (1, 2), (2,)])
+def test_closed_outputs(closed: tuple[int, ...], here: Path) -> None:
+    close = " ".join(f"{number}>&-" for number in closed)
+    program = Path(sys.executable).with_name("steptime")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" recipes --format csv {close}', program],
+        capture_output=True,
+        check=False,
+    )
+    if 1 in closed:
+        said = b"" if 2 in closed else b"steptime: its output is closed: give it one, as in '> results.txt'."
+        assert (done.returncode, done.stderr[: len(said)]) == (2, said)
+        assert b"fault of steptime" not in done.stderr
+    else:
+        assert (done.returncode, done.stdout.count(b",") > 100) == (0, True)
+
+
+def test_an_import_that_is_terminated_leaves_nothing(
+    start: Callable[..., subprocess.Popen[bytes]], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = here / "home"
+    monkeypatch.setenv("STEPTIME_HOME", str(home))
+    log = here / "log.out"
+    with log.open("wb") as file:
+        file.truncate(1 << 30)
+    with tarfile.open(here / "made.tar", "w") as made:
+        made.add(log, "log.out")
+    archive = here / "made.tar.zst"
+    with (here / "made.tar").open("rb") as tar, archive.open("wb") as packed:
+        zstandard.ZstdCompressor().copy_stream(tar, packed)
+        packed.write(b"\x50\x2a\x4d\x18" + (8 << 20).to_bytes(4, "little") + os.urandom(8 << 20))  # skipped
+    process = start("results", "import", str(archive), "--cluster", "mine", stdout=subprocess.PIPE)
+    while not list(home.glob(".import.*/files/*")):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.01)
+    process.terminate()
+    assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == -signal.SIGTERM
+    assert not list(home.glob(".import.*"))
+
+
 def test_a_full_disk(start: Callable[..., subprocess.Popen[bytes]]) -> None:
     with Path("/dev/full").open("wb") as full:
         process = start("recipes", "--format", "csv", stdout=full)
@@ -50,15 +93,15 @@ def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subp
 
 
 def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
-    os.mkfifo(here / "log.out")
+    with (here / "log.out").open("wb") as log:
+        log.truncate(2 << 30)  # takes ten seconds to read
     former = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     process = start("parse", "log.out", stdout=subprocess.PIPE)
     signal.signal(signal.SIGINT, former)
-    with (here / "log.out").open("wb"):  # opening it waits until the program has opened it
-        while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:  # waits for the log's bytes
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60) == (b"", b"")
+    while str(here / "log.out") not in {file.path for file in psutil.Process(process.pid).open_files()}:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == (b"", b"")
     assert process.returncode == 130
 
 

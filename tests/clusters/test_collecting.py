@@ -1,16 +1,21 @@
 """Copies of logs that this machine cannot open, from a local cluster whose files are read only through it."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from steptime import settings
+from steptime.clusters import collecting
 from steptime.clusters.base import Job
 from steptime.clusters.collecting import cluster_path, collect_log
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
-from steptime.errors import SystemFailure
+from steptime.errors import SystemFailure, UserError
+from steptime.files import left_out_mark
+from steptime.logs import reader
 
 from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
 
@@ -152,3 +157,84 @@ async def test_two_at_once_make_one_copy(far: FarCluster, ended: Job) -> None:
     assert len(set(copies)) == 1
     assert copies[0].read_bytes() == Path(ended.log_path).read_bytes()
     assert far.offsets == sorted(far.offsets), "none began again"
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read at most 20,000 bytes of a log's beginning and 5,000 of its end."""
+    for module in (collecting, reader):
+        monkeypatch.setattr(module, "LOG_HEAD_BYTES", 20_000)
+        monkeypatch.setattr(module, "LOG_TAIL_BYTES", 5_000)
+    monkeypatch.setattr(reader, "MOST_LOG_BYTES", 25_000)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("grown_by", [0, 5 << 40])
+async def test_of_a_log_without_end_the_copy_has_the_beginning_and_the_end(
+    far: FarCluster, ended: Job, grown_by: int
+) -> None:
+    log = Path(ended.log_path)
+    content = log.read_bytes()
+    os.truncate(log, len(content) + grown_by)
+    with log.open("ab") as file:
+        file.write(b"the last line\n")
+    size = log.stat().st_size
+
+    copy = await collect_log(far, ended)
+
+    kept = copy.read_bytes()
+    mark = b"\n[steptime: %d bytes of the log are left out here]\n" % (size - 25_000)
+    assert kept.startswith(content[:20_000] + mark)
+    assert kept.endswith(b"the last line\n")
+    assert len(kept) == 25_000 + len(mark)
+    assert not list(copy.parent.glob(".*.part"))
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_a_log_as_large_as_allowed_is_copied_whole(far: FarCluster, ended: Job) -> None:
+    for size in (19_999, 20_000, 20_001, 25_000):
+        Path(ended.log_path).write_bytes(b"x" * size)
+        copy = await collect_log(far, ended)
+        assert copy.read_bytes() == b"x" * size
+        copy.unlink()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero"])
+async def test_a_log_that_is_no_file_is_not_read_and_leaves_nothing(
+    far: FarCluster, ended: Job, kind: str
+) -> None:
+    log = Path(ended.log_path)
+    log.unlink()
+    os.mkfifo(log) if kind == "fifo" else log.symlink_to("/dev/zero")
+    with pytest.raises(SystemFailure, match="not a regular file"):
+        await collect_log(far, ended)
+    folder = settings.home() / "logs-collected" / "here" / "one"
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    with pytest.raises(UserError, match="not a regular file"):
+        reader.read_log(log)
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_log_without_end_is_read_to_its_limit_and_the_problem_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log.out"
+    with log.open("wb") as file:
+        file.write(b"line\n" * 3000)
+        file.truncate(5 << 40)
+    read = reader.read_log(log)
+    assert read.bytes_read == 25_000 + len(left_out_mark((5 << 40) - 25_000))
+    [problem] = [problem for problem in read.problems if problem.kind == "log_too_large"]
+    assert "only its first" in problem.message
+    assert not problem.fatal
+
+
+async def test_a_full_disk_leaves_no_part_of_a_copy(
+    far: FarCluster, ended: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(collecting.os, "fsync", fail)
+    with pytest.raises(SystemFailure, match="No space left on device"):
+        await collect_log(far, ended)
+    folder = settings.home() / "logs-collected" / "here" / "one"
+    assert [path.name for path in folder.iterdir()] == [".lock"]

@@ -16,7 +16,7 @@ from slurm_service import MiniSlurm
 from steptime.clusters.connections import Connection
 from steptime.clusters.slurm import ssh
 from steptime.clusters.slurm.ssh import LoginNode
-from steptime.errors import LoginRefused, OutOfReach, SystemFailure
+from steptime.errors import LoginRefused, NotRegular, OutOfReach, SystemFailure
 
 from . import login_node
 
@@ -148,6 +148,33 @@ def hanging_file(path: Path) -> Iterator[str]:
     os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
+async def open_file(node: LoginNode, path: str) -> None:
+    """Open a file as `read` does, but without its check that it is a regular one."""
+
+    async def use(files: asyncssh.SFTPClient) -> None:
+        await files.open(path, "rb")
+
+    await node._with_files(f"{path} could not be read", use)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero", "folder"])
+async def test_only_a_regular_file_is_read(
+    open_node: Callable[..., LoginNode], tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "log"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    node = open_node()
+    with pytest.raises(NotRegular, match=r"log on .* is not a regular file"):
+        await node.read(str(path), 0, 1 << 20)
+    (other := tmp_path / "other").write_bytes(b"line\n")
+    assert await node.read(str(other), 0, 9) == b"line\n", "the connection is still there"
+
+
 async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(
     open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +188,7 @@ async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(
         for _ in range(3):
             # Only the request that hangs has a short limit: on a busy machine others take seconds, too.
             monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 2)
-            hanging = asyncio.create_task(node.read(path, 0, 9))
+            hanging = asyncio.create_task(open_file(node, path))
             await asyncio.sleep(0.1)
             monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", usual)
             queued = [node.read(str(log), 0, 9), node.write(str(tmp_path / "new"), b"new")]
@@ -205,7 +232,7 @@ async def test_a_read_of_a_file_that_hangs_may_be_cancelled(
     node = open_node()
     with hanging_file(tmp_path / "hanging") as path:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(node.read(path, 0, 9), timeout=0.5)
+            await asyncio.wait_for(open_file(node, path), timeout=0.5)
         assert await node.read(str(log), 0, 9) == b"line\n"
 
 

@@ -454,6 +454,35 @@ def test_what_cannot_be_is_one_sentence(here: Path, arguments: list[str], senten
     assert sentence in refusal(*arguments)
 
 
+@pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero", "sparse"])
+def test_what_is_no_log_of_sensible_size_is_refused(here: Path, kind: str) -> None:
+    log = here / "log.out"
+    if kind == "fifo":
+        os.mkfifo(log)
+    elif kind == "sparse":
+        with log.open("wb") as file:
+            file.truncate(5 << 40)
+    else:
+        log.symlink_to("/dev/zero")
+    told = call("results", "import", "log.out", "--cluster", "mine", code=1)
+    said = "at most 2,415,919,104 of a log are imported" if kind == "sparse" else "not a regular file"
+    assert said in told
+    assert list(here.rglob("imported/*")) == []
+
+
+def test_files_beside_a_log_are_packed_up_to_a_size(filled: Store, here: Path) -> None:
+    folder = here / "experiments" / "run-1"
+    with (folder / "endless.out").open("wb") as file:
+        file.truncate(5 << 40)
+    call("archive", "-o", "small.tar.zst")
+    with (
+        (here / "small.tar.zst").open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file) as packed,
+        tarfile.open(fileobj=packed, mode="r|") as archive,
+    ):
+        assert "endless.out" not in {Path(member.name).name for member in archive}
+
+
 def test_a_damaged_archive_is_named_and_not_its_unpacked_copy(here: Path) -> None:
     for name, files, told in (
         ("other.tar.zst", {"a.txt": b""}, "no training log below the folder 'other.tar.zst'"),

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+from pathlib import Path
 
 import typer
 
@@ -43,16 +44,35 @@ def _options(
     pass
 
 
+class _Terminated(BaseException):
+    """Raised where the program is when it gets SIGTERM, so that it removes its temporary files."""
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise _Terminated
+
+
 def main() -> None:
     """Run the `steptime` command; report each error in one sentence, with the documented exit code.
 
     `STEPTIME_DEBUG=1` shows the traceback of an unexpected error.
     """
+    if sys.stderr is None:  # closed by `2>&-`: its number must not become that of another file
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (as long as the program runs)
+    if sys.stdout is None:
+        complain("its output is closed: give it one, as in '> results.txt'. Nothing was done.")
+        sys.exit(2)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # If the terminal has no such character, or a path is no text: show its code instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         exit_code = _run()
+    except _Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+        raise
     except (BrokenPipeError, SystemExit):  # Typer and rich make the latter of the former
         # As other tools end whose output goes to `head`: quietly, by the signal that Python ignores.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

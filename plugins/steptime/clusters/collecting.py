@@ -2,19 +2,21 @@
 
 A log is copied in pieces through `Cluster.read`, to a temporary name; the complete copy is then renamed. Each
 request overlaps the end of the previous piece, to notice a log that was cut or replaced meanwhile. The copy
-is complete when a request returns only the overlap.
+is complete when a request returns only the overlap. Of a log without end, the copy has the beginning and the
+end.
 """
 
 import asyncio
 import os
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from filelock import AsyncFileLock
 from pydantic import ValidationError
 
 from steptime.clusters.base import Cluster, Job
 from steptime.errors import SystemFailure, UserError
-from steptime.files import write_whole
+from steptime.files import LOG_HEAD_BYTES, LOG_TAIL_BYTES, left_out_mark, read_limited, write_whole
 from steptime.frozen import Frozen
 from steptime.recipes.models import RUN_FILE
 from steptime.settings import collected_logs_dir
@@ -61,7 +63,7 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
 def cluster_path(path: Path) -> str:
     """Return the original path of a log that `collect_log` copied; any other path unchanged."""
     try:
-        origin = Origin.model_validate_json(path.with_name(_ORIGIN_FILE).read_bytes())
+        origin = Origin.model_validate_json(read_limited(path.with_name(_ORIGIN_FILE)))
     except (OSError, ValidationError):
         return str(path)
     return str(PurePosixPath(origin.directory) / path.name)
@@ -84,25 +86,55 @@ def _end(copy: Path) -> tuple[int, bytes]:
 
 async def _copy(cluster: Cluster, path: str, copy: Path) -> None:
     part = copy.with_name(f".{copy.name}.part")
+    try:
+        with part.open("wb") as file:
+            size = await _append(cluster, path, file, 0, LOG_HEAD_BYTES)
+            if size == LOG_HEAD_BYTES and (end := await _find_end(cluster, path, size)) > size:
+                begin = max(size, end - LOG_TAIL_BYTES)
+                if begin > size:
+                    await asyncio.to_thread(file.write, left_out_mark(begin - size))
+                await _append(cluster, path, file, begin, LOG_TAIL_BYTES)
+            file.flush()
+            await asyncio.to_thread(os.fsync, file.fileno())
+        if not size:
+            raise UserError(f"there is no log on cluster '{cluster.name}' at {path}, or it is empty.")
+        part.replace(copy)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+async def _append(cluster: Cluster, path: str, file: BinaryIO, begin: int, at_most: int) -> int:
+    """Append a log's bytes from `begin` on to a file, at most `at_most`; return how many there were."""
     size, overlap = 0, b""
-    with part.open("wb") as file:
-        while True:
-            data = await cluster.read(path, size - len(overlap), len(overlap) + _PIECE_BYTES)
-            if not data.startswith(overlap):
-                raise SystemFailure(
-                    f"{path} on cluster '{cluster.name}' was cut or replaced while it was copied: try again."
-                )
-            new = data[len(overlap) :]
-            if not new:
-                break
-            await asyncio.to_thread(file.write, new)
-            size += len(new)
-            overlap = data[-_OVERLAP_BYTES:]
-        file.flush()
-        await asyncio.to_thread(os.fsync, file.fileno())
-    if not size:
-        raise UserError(f"there is no log on cluster '{cluster.name}' at {path}, or it is empty.")
-    part.replace(copy)
+    while size < at_most:
+        wanted = min(_PIECE_BYTES, at_most - size)
+        data = await cluster.read(path, begin + size - len(overlap), len(overlap) + wanted)
+        if not data.startswith(overlap):
+            raise SystemFailure(
+                f"{path} on cluster '{cluster.name}' was cut or replaced while it was copied: try again."
+            )
+        new = data[len(overlap) :]
+        if not new:
+            break
+        await asyncio.to_thread(file.write, new)
+        size += len(new)
+        overlap = data[-_OVERLAP_BYTES:]
+    return size
+
+
+async def _find_end(cluster: Cluster, path: str, begin: int) -> int:
+    """Return the size of a log of `begin` bytes or more: it is found by reading single bytes."""
+    within, step = begin - 1, _PIECE_BYTES
+    while await cluster.read(path, within + step, 1):
+        within, step = within + step, 2 * step
+    beyond = within + step
+    while beyond - within > 1:
+        middle = (within + beyond) // 2
+        if await cluster.read(path, middle, 1):
+            within = middle
+        else:
+            beyond = middle
+    return beyond
 
 
 async def _copy_planned_run(cluster: Cluster, job: Job, folder: Path) -> None:

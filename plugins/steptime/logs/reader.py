@@ -1,20 +1,27 @@
 """Read the training log of a run in one pass, without holding its text in memory."""
 
-import io
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
 from isal import isal_zlib
 
 from steptime.errors import UserError
+from steptime.files import (
+    LOG_HEAD_BYTES,
+    LOG_TAIL_BYTES,
+    MOST_LOG_BYTES,
+    is_left_out_mark,
+    left_out_mark,
+    open_regular,
+)
 from steptime.logs import log_completeness
 from steptime.logs.attempts import Attempts
 from steptime.logs.checkpoints import Checkpoint, CheckpointLine, assemble_checkpoints
@@ -100,6 +107,12 @@ class LogBuilder:
         events, log_bytes = LogEvents(), 0
         try:
             for piece in pieces:
+                if is_left_out_mark(piece):
+                    message = (
+                        f"the log is larger than {MOST_LOG_BYTES >> 20:,} MiB: only its first "
+                        f"{LOG_HEAD_BYTES >> 20:,} MiB and its last {LOG_TAIL_BYTES >> 20:,} MiB are read"
+                    )
+                    take(Problem(kind="log_too_large", message=message, fatal=False))
                 if (at := piece.find(b"\0")) >= 0:
                     message = f"the log holds binary data, first at byte {log_bytes + at:,}"
                     take(Problem(kind="binary_data", message=message, fatal=False))
@@ -384,17 +397,36 @@ def _pieces(file: Path) -> Iterator[bytes]:
         raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
 
 
-def unpack_log(file: Path) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a log.
+def _head_and_tail(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a log; of one with more than MOST_LOG_BYTES, its beginning, a mark and its end."""
+    size = os.fstat(stream.fileno()).st_size
+    # A log that grows meanwhile is not read for ever.
+    head = size if size <= MOST_LOG_BYTES else LOG_HEAD_BYTES
+    yield from _bytes(stream, head)
+    if size > MOST_LOG_BYTES:
+        yield left_out_mark(size - MOST_LOG_BYTES)
+        stream.seek(-LOG_TAIL_BYTES, os.SEEK_END)
+        yield from _bytes(stream, LOG_TAIL_BYTES)
 
-    For a damaged archive, raises EOFError after its readable part.
+
+def _bytes(stream: BinaryIO, count: int) -> Iterator[bytes]:
+    while count > 0 and (piece := stream.read(min(_PIECE_BYTES, count))):
+        yield piece
+        count -= len(piece)
+
+
+def unpack_log(file: Path) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a log, at most MOST_LOG_BYTES and a line for what is left out.
+
+    For a damaged archive, and one that unpacks to more, raises EOFError after the readable part. Raises
+    OSError for what is not a regular file.
     """
     new_unpacker = _UNPACKERS.get(file.suffix)
-    with io.FileIO(file) as stream:
+    with open_regular(file) as stream:
         if new_unpacker is None:
-            yield from iter(partial(stream.read, _PIECE_BYTES), b"")
+            yield from _head_and_tail(stream)
             return
-        unpacker, size = new_unpacker(), _LEAST_PACKED_BYTES
+        unpacker, size, unpacked = new_unpacker(), _LEAST_PACKED_BYTES, 0
         while packed := unpacker.unused_data or stream.read(size):
             if unpacker.eof:  # archives may be put together from several
                 unpacker = new_unpacker()
@@ -403,6 +435,9 @@ def unpack_log(file: Path) -> Iterator[bytes]:
             except (isal_zlib.IsalError, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
                 raise EOFError(f"its content is not valid {file.suffix} data") from error
             yield piece
+            unpacked += len(piece)
+            if unpacked > MOST_LOG_BYTES:
+                raise EOFError(f"it unpacks to more than {MOST_LOG_BYTES >> 20} MiB, and is not read further")
             # Repeated lines pack to a thousandth and less, which should not be unpacked at once.
             size = size // 2 if len(piece) > _PIECE_BYTES else size * 2
             size = max(_LEAST_PACKED_BYTES, min(size, _MOST_PACKED_BYTES))

@@ -2,7 +2,7 @@
 
 manifest.json       the version of steptime, and when the archive was made
 runs/000001.json    a run: its plan, record, steps, and whether its step time was accepted as a baseline
-logs/000001/        the run's log and the files beside it, without checkpoints and profiles
+logs/000001/        the run's log and what is beside it, 2.25 GiB a file, without checkpoints and profiles
 config/             the YAML files of the config folder
 
 `steptime results import` reads it.
@@ -21,6 +21,7 @@ import zstandard
 
 from steptime import __version__, settings
 from steptime.errors import UserError, one_line
+from steptime.files import MOST_LOG_BYTES
 from steptime.measure.importing import LOGS, MANIFEST, RUNS, ArchivedRun
 from steptime.measure.llmb import llmb_files
 from steptime.measure.run_files import list_files
@@ -91,9 +92,11 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
             files = list_files(row)
             logs += bool(files)
             for path in files:
-                archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
+                if path.stat().st_size <= MOST_LOG_BYTES:  # an import would refuse it
+                    archive.add(path, f"{LOGS}/{number}/{path.name}", filter=_nobodys)
         for name, path in settings.config_files().items():
-            archive.add(path, f"{_CONFIG}/{name}", filter=_nobodys)
+            if path.stat().st_size <= MOST_LOG_BYTES:
+                archive.add(path, f"{_CONFIG}/{name}", filter=_nobodys)
     return ArchiveContent(runs, logs)
 
 

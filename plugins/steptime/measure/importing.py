@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from steptime.clusters.base import Job, JobState, JobStatus, StagedFiles, check_job_name
 from steptime.errors import UserError, one_line
+from steptime.files import open_regular, read_limited
 from steptime.frozen import Frozen
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
 from steptime.logs.models import TrainingLog
@@ -51,6 +52,7 @@ MANIFEST, RUNS, LOGS = "manifest.json", "runs", "logs"
 """Parts of an archive: its description, the folder of its runs, and that of the files beside their logs."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+_MOST_RUN_BYTES = 256 << 20
 _STATES = {"complete": JobState.SUCCEEDED, "failed": JobState.FAILED}
 
 
@@ -128,7 +130,9 @@ def find_imports(path: Path, options: ImportOptions) -> Iterator[Import | Refuse
 def _archived(file: Path, options: ImportOptions) -> Import:
     """Read a run from an archive of steptime."""
     try:
-        kept = ArchivedRun.model_validate_json(file.read_bytes())
+        kept = ArchivedRun.model_validate_json(read_limited(file, at_most=_MOST_RUN_BYTES))
+    except OSError as error:
+        raise UserError(f"the file cannot be read: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
@@ -177,9 +181,7 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
     state = decide_state([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
     if state == "complete" and log.steps:
         run = run.model_copy(update={"max_steps": log.steps[-1].global_step + 1})
-    digest = hashlib.sha256(
-        b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
-    ).hexdigest()
+    digest = hashlib.sha256(b"".join(map(_digest, files))).hexdigest()
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{run.experiment}-{digest[:12]}").lstrip("._-")
     job_config = config.get("job_config", {})
     submitted = Submission(
@@ -212,6 +214,11 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
     status = JobStatus(state=_STATES.get(state, JobState.UNKNOWN), reason=f"its log is {state}")
     record = make_record(submitted, status, log)
     return Import(_measured(submitted, status, log, record), (), files, last)
+
+
+def _digest(file: Path) -> bytes:
+    with open_regular(file) as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
 
 
 def _recognised(upstream: Upstream | None, config: Mapping[str, Any], options: ImportOptions) -> Run:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from steptime.files import MOST_LOG_BYTES
 from steptime.measure.run_files import find_log, log_sha256
 from steptime.recipes.workloads import load_workload
 
@@ -33,10 +34,11 @@ class LlmbFiles(NamedTuple):
 def llmb_files(row: Mapping[str, Any], record: Mapping[str, Any]) -> LlmbFiles | None:
     """Return the files that a run has in an archive of NVIDIA's llmb-run.
 
-    None if its log is not on this machine. Raises UserError if `config/` no longer has its workload.
+    None if its log is not on this machine, or too large for an import. Raises UserError if `config/` no
+    longer has its workload.
     """
     log = find_log(row)
-    if log is None:
+    if log is None or log.stat().st_size > MOST_LOG_BYTES:
         return None
     workload = load_workload(row["workload"])
     name = workload.llmb_name or workload.family

@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from steptime.errors import UserError
+from steptime.files import open_regular, read_limited
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Mode, Run, Window
 from steptime.recipes.notation import parse_window
@@ -55,7 +56,7 @@ def planned_run(path: Path) -> tuple[Run | None, str | None]:
     if not path.is_file():
         return None, None
     try:
-        return Run.model_validate_json(path.read_bytes()), None
+        return Run.model_validate_json(read_limited(path)), None
     except (OSError, ValidationError):
         return (
             None,
@@ -168,7 +169,7 @@ def llmb_config(log: Path) -> dict[str, Any] | None:
             files if len(files) == 1 and not any(len(number) > 3 for number in numbers) else []
         ):
             try:
-                with file.open("rb") as stream:
+                with open_regular(file) as stream:
                     content = yaml.load(stream.read(_MOST_CONFIG_BYTES), _WithoutAliases)  # noqa: S506
             except (OSError, yaml.YAMLError, ValueError, RecursionError):
                 return None

@@ -22,6 +22,7 @@ from steptime.store.run_records import EarlierAttempt, RunRecord
 _PROJECT = Path(__file__).resolve().parents[3]
 _GIT_TIMEOUT_S = 10
 _PIECE_BYTES = 8 << 20
+_MOST_BYTES = 4 * _PIECE_BYTES
 REDACTED = "(not stored)"
 
 _SECRET_NAME = re.compile(rf"{SENSITIVE_WORDS}(?:_|$)", re.IGNORECASE)
@@ -75,9 +76,9 @@ async def with_script(cluster: Cluster, submitted: Submission) -> Submission:
 
 
 async def read_whole(cluster: Cluster, path: str) -> bytes:
-    """Read a whole file on the cluster; b"" if there is none."""
+    """Read a file on the cluster, at most its first 32 MiB; b"" if there is none."""
     content = b""
-    while piece := await cluster.read(path, len(content), _PIECE_BYTES):
+    while len(content) < _MOST_BYTES and (piece := await cluster.read(path, len(content), _PIECE_BYTES)):
         content += piece
     return content
 

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from steptime import settings
+from steptime.files import MOST_LOG_BYTES, open_regular
 
 _READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".yaml")
 
@@ -40,9 +41,9 @@ def find_log(row: Mapping[str, Any]) -> Path | None:
 
 
 def log_sha256(row: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 of a run's log; None if this machine does not have it."""
+    """Return the SHA-256 of a run's log; None if this machine does not have it, or only too large a file."""
     log = find_log(row)
-    if log is None:
+    if log is None or log.stat().st_size > MOST_LOG_BYTES:
         return None
-    with log.open("rb") as stream:
+    with open_regular(log) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

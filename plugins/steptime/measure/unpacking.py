@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import zstandard
 
 from steptime.errors import UserError, one_line
+from steptime.files import MOST_LOG_BYTES, open_regular
 from steptime.logs.reader import unpack_log
 
 _PACKED_BYTES = 1 << 9
@@ -63,13 +64,26 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> N
 
 
 def check_size(log: Path) -> None:
-    """Raise UserError if a packed log unpacks to more bytes than `allowed_bytes`."""
-    left, size = allowed_bytes(log), 0
-    with suppress(EOFError):  # of a damaged log, what can be read counts
-        for piece in unpack_log(log):
-            size += len(piece)
-            if size > left:
-                raise _too_large(log, left)
+    """Raise UserError for a log that is not a regular file, or too large to be copied.
+
+    That is one of more than MOST_LOG_BYTES, or a packed one that unpacks to more than `allowed_bytes`.
+    """
+    try:
+        with open_regular(log) as stream:
+            file_bytes = os.fstat(stream.fileno()).st_size
+        if file_bytes > MOST_LOG_BYTES:
+            raise UserError(
+                f"'{one_line(log)}' has {file_bytes:,} bytes, and at most {MOST_LOG_BYTES:,} of a log are "
+                "imported: cut it"
+            )
+        left, size = allowed_bytes(log), 0
+        with suppress(EOFError):  # of a damaged log, what can be read counts
+            for piece in unpack_log(log):
+                size += len(piece)
+                if size > left:
+                    raise _too_large(log, left)
+    except OSError as error:
+        raise UserError(f"the log '{one_line(log)}' cannot be read: {error.strerror or error}") from error
 
 
 def allowed_bytes(file: Path) -> int:
@@ -105,7 +119,7 @@ class _Stream:
 def _pieces(file: Path) -> Iterator[bytes]:
     """Yield unpacked pieces; raise EOFError for a truncated file, which zstandard's readers accept."""
     unpacker = zstandard.ZstdDecompressor().decompressobj()
-    with file.open("rb") as packed:
+    with open_regular(file) as packed:
         while data := packed.read(_PACKED_BYTES):
             yield unpacker.decompress(data)
     if not unpacker.eof:

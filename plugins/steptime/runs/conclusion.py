@@ -8,6 +8,7 @@ from steptime.clusters.collecting import collect_log
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure, UserError
+from steptime.files import open_regular
 from steptime.frozen import Frozen
 from steptime.logs.reader import read_log
 from steptime.recipes.node_lists import expand_nodes
@@ -41,7 +42,7 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
         log = read_log(path)
     except (UserError, SystemFailure) as error:  # ended before it began it has none; `parse` asks once more
         return FailureReport(causes="", last_lines=str(error))
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         tail = file.read().decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
     fatal = [problem for problem in log.problems if problem.fatal]

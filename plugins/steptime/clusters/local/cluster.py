@@ -40,7 +40,7 @@ from steptime.clusters.local.state import (
     settle_abandoned,
 )
 from steptime.errors import SystemFailure
-from steptime.files import write_whole
+from steptime.files import open_regular, write_whole
 from steptime.process_identity import boot_id
 from steptime.recipes.gpus import load_gpu_type
 from steptime.waiting import poll_until_async
@@ -269,7 +269,7 @@ def _request_end(job: JobFolder) -> bool:
 
 def _read(path: Path, offset: int, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             return file.read(limit)
     except FileNotFoundError:

@@ -21,7 +21,7 @@ from typing import Any
 from steptime.clusters.base import Installation, Job, JobState, check_job_name
 from steptime.clusters.runai.phases import Notes, PodEnd, Stop
 from steptime.errors import UserError, one_line
-from steptime.files import write_whole
+from steptime.files import open_regular, write_whole
 
 _START_SCRIPT = Path(__file__).with_name("start.sh")
 
@@ -74,7 +74,7 @@ class Volume:
     def read(self, path: str, offset: int, limit: int) -> bytes:
         """Read up to `limit` bytes of a file from `offset`; b"" if there is no file."""
         try:
-            with self.local(path).open("rb") as file:
+            with open_regular(self.local(path)) as file:
                 file.seek(offset)
                 return file.read(limit)
         except FileNotFoundError:

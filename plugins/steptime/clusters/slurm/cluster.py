@@ -42,7 +42,7 @@ from steptime.clusters.slurm.job_records import (
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.clusters.slurm.submit import SUBMIT_TIMEOUT_S, error_for_refused_job, submit_command
-from steptime.errors import OutOfReach, SystemFailure, UserError, one_line
+from steptime.errors import NotRegular, OutOfReach, SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
 from steptime.waiting import poll_until_async
 
@@ -279,6 +279,13 @@ class SlurmCluster:
             self._notes[path] = text
         return self._notes.get(path, b"")
 
+    async def _read_of_job(self, path: str) -> bytes:
+        """Return a file that the job wrote, b"" if there is none or it has put something else there."""
+        try:
+            return await self.read(path)
+        except NotRegular:
+            return b""
+
     async def _statuses_after_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """Return the states of jobs that left the queue; the accounting wins over the script's own record."""
         try:
@@ -301,7 +308,7 @@ class SlurmCluster:
                 now = await self._clock() if now is None else now
                 unseen_s = time.monotonic() - self._seen_at[name] if name in self._seen_at else now
                 statuses[name] = status_by_script(
-                    read_end_record(await self.read(end_record_path(taken.directory)), taken.job_id),
+                    read_end_record(await self._read_of_job(end_record_path(taken.directory)), taken.job_id),
                     taken,
                     accounted,
                     without,
@@ -358,7 +365,7 @@ class SlurmCluster:
         recorded = await self._read_job_file(name)
         if recorded is None:
             return status
-        refused = refused_nodes(await self.read(posixpath.join(recorded.directory, REPORT)))
+        refused = refused_nodes(await self._read_of_job(posixpath.join(recorded.directory, REPORT)))
         if not refused:
             return status
         why = "; ".join(f"{node}: {faults}" for node, faults in refused.items())

@@ -15,6 +15,7 @@ import posixpath
 import secrets
 import shlex
 import signal
+import stat
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -26,7 +27,7 @@ from steptime.clusters.command_output import collect
 from steptime.clusters.connections import Connections
 from steptime.clusters.slurm.ssh_login import describe_error
 from steptime.clusters.slurm.ssh_route import reach
-from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError, one_line
+from steptime.errors import LoginRefused, NotRegular, OutOfReach, SystemFailure, UserError, one_line
 
 _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 8
@@ -204,11 +205,17 @@ class LoginNode:
         return True
 
     async def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
+        """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet).
+
+        Raises NotRegular for anything but a regular file: at a FIFO, for example, the server would hang.
+        """
 
         async def read(files: asyncssh.SFTPClient) -> bytes:
             data = b""
             try:
+                mode = (await files.stat(path)).permissions
+                if mode is not None and not stat.S_ISREG(mode):
+                    raise NotRegular(f"{path} on {self._address} is not a regular file: remove it there")
                 # Requests one after the other: parallel ones go on when this call is cancelled.
                 async with files.open(path, "rb", block_size=0) as file:
                     while len(data) < limit and (
