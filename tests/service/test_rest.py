@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from steptime.errors import SystemFailure, UserError
+from steptime.service import rest
 from steptime.service.rest import AirflowClient, LogLine, TaskInstance
+
+from . import airflow_openapi
 
 RUN = {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r 1+2", "state": "running"}
 
@@ -187,3 +190,100 @@ def test_log_lines_tell_errors_and_whose_they_are() -> None:
     assert LogLine(event="step 3", level="info", logger="steptime.airflow.triggers.TrainingTrigger").is_ours
     assert LogLine(event="step 3", level="info").error is None
     assert not LogLine(event="Filling up the DagBag", logger="airflow.dag_processing").is_ours
+
+
+DAG = {"dag_id": "llama31", "is_paused": False}
+
+
+@pytest.fixture
+def is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what answers not be an Airflow."""
+    monkeypatch.setattr(airflow_openapi, "check", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, b"[]"),
+        (200, b"{}"),
+        (200, b"null"),
+        (200, b'"text"'),
+        (200, b'{"dag_id": 5, "dag_run_id": null, "state": []}'),
+        (204, b""),
+        (302, b""),
+        (404, b"<html>default backend - 404</html>"),
+        (403, b"<html>blocked</html>"),
+        (200, b"<html>log in</html>"),
+        (200, b'{"dag_id": "llama'),
+    ],
+    ids=repr,
+)
+@pytest.mark.usefixtures("is_another")
+def test_an_answer_that_is_not_airflows_is_believed_by_nobody(
+    api: Any, client: AirflowClient, answer: tuple[int, Any]
+) -> None:
+    run = "GET /api/v2/dags/llama31/dagRuns/r 1+2"
+    api.answers |= {run: answer, f"{run}/taskInstances": answer, "GET /api/v2/dags": answer}
+    api.answers["GET /api/v2/importErrors"] = answer
+    task = TaskInstance(task_id="a", map_index=-1, state=None, try_number=1)
+    api.answers[f"{run}/taskInstances/a/logs/1"] = answer
+    for ask in (
+        lambda: client.dag_run("llama31", "r 1+2"),
+        lambda: client.dag_run_if_any("llama31", "r 1+2"),
+        lambda: client.task_instances("llama31", "r 1+2"),
+        lambda: client.log("llama31", "r 1+2", task),
+        lambda: client.find_dag_run("r 1+2", tag="x"),
+        client.dags,
+        client.import_errors,
+    ):
+        with pytest.raises(SystemFailure):
+            ask()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(200, []), (200, {"a": None}), (200, {"a": {}}), (200, {"a": {"status": 5, "latest_a_heartbeat": "x"}})],
+)
+@pytest.mark.usefixtures("is_another")
+def test_health_of_another_form(api: Any, client: AirflowClient, answer: bytes) -> None:
+    api.answers["GET /api/v2/monitor/health"] = (200, answer)
+    with pytest.raises(SystemFailure, match="is not Airflow's API"):
+        client.health()
+
+
+@pytest.mark.parametrize("token", [(200, b"{}"), (200, b"[]"), (401, b"<html>"), (200, b'{"token": "x"}')])
+def test_a_login_page_of_a_proxy_is_no_refused_password(
+    api: Any, client: AirflowClient, token: tuple[int, Any]
+) -> None:
+    api.answers["POST /auth/token"] = token
+    with pytest.raises(SystemFailure):
+        client.dags()
+
+
+@pytest.mark.parametrize(
+    "lookup", [(401, {"detail": "expired"}), (403, {"detail": "no"}), (422, {"detail": "no"})]
+)
+@pytest.mark.parametrize("posted", [(502, b"<html>"), (200, b"[]"), (204, b""), (200, b"{"), (302, b"")])
+@pytest.mark.usefixtures("is_another")
+def test_after_a_trigger_that_may_have_taken_effect_nothing_is_the_users_error(
+    api: Any, client: AirflowClient, posted: tuple[int, Any], lookup: tuple[int, Any]
+) -> None:
+    api.answers["GET /api/v2/dags/llama31"] = (200, DAG)
+
+    def stored(body: Any) -> tuple[int, Any]:
+        api.answers[f"GET /api/v2/dags/llama31/dagRuns/{body['dag_run_id']}"] = lookup
+        return posted
+
+    api.answers["POST /api/v2/dags/llama31/dagRuns"] = stored
+    with pytest.raises(SystemFailure, match="did not say whether it started the DAG run steptime_run__"):
+        client.trigger("llama31", {})
+
+
+@pytest.mark.usefixtures("is_another")
+def test_pages_without_end_are_given_up(
+    api: Any, client: AirflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest, "_MOST_PAGES", 3)
+    api.answers["GET /api/v2/dags"] = (200, {"dags": [DAG], "total_entries": 10**9})
+    with pytest.raises(SystemFailure, match="more than 3 entries"):
+        client.dags()

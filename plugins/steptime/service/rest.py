@@ -4,10 +4,11 @@ Raises UserError with Airflow's message for mistakes of the caller (a refused pa
 validate, an unknown DAG), and SystemFailure if Airflow does not answer or has an error itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -24,7 +25,9 @@ _UNDER_WAY = (
     *("up_for_retry", "up_for_reschedule"),
 )
 """States of a task that is under way."""
-_PAGE = 100
+_PAGE, _MOST_PAGES = 100, 1000
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Answer(BaseModel):
@@ -104,6 +107,11 @@ _EXITED = "Task exited"
 """Airflow's own message about a task that exits."""
 
 
+class _ImportError(_Answer):
+    filename: str
+    stack_trace: str
+
+
 class LogLine(_Answer):
     """One line of a task's log."""
 
@@ -127,6 +135,10 @@ class LogLine(_Answer):
         if self.event == _EXITED:  # the line before has the reason
             return None
         return self.event if self.level in ("error", "critical") else None
+
+
+class _Log(_Answer):
+    content: tuple[LogLine, ...]
 
 
 class Health(Frozen):
@@ -170,24 +182,27 @@ class AirflowClient:
     def health(self) -> Health:
         """Return the health of Airflow's components. This needs no login."""
         answer = self._json(self._send("GET", "/api/v2/monitor/health"))
-        beats = {
-            name: datetime.fromisoformat(beat).timestamp()
-            for name, health in answer.items()
-            if (beat := health.get(f"latest_{name}_heartbeat"))
-        }
-        return Health(
-            components={name: str(health["status"] or "never started") for name, health in answer.items()},
-            heartbeats=beats,
-        )
+        with self._expected_form("/api/v2/monitor/health"):
+            beats = {
+                name: datetime.fromisoformat(beat).timestamp()
+                for name, health in answer.items()
+                if (beat := health.get(f"latest_{name}_heartbeat"))
+            }
+            return Health(
+                components={
+                    name: str(health["status"] or "never started") for name, health in answer.items()
+                },
+                heartbeats=beats,
+            )
 
     def dags(self) -> list[Dag]:
         """Return the active DAGs."""
-        return [Dag.model_validate(dag) for dag in self._pages("/api/v2/dags", "dags")]
+        return self._pages(Dag, "/api/v2/dags", "dags")
 
     def import_errors(self) -> dict[str, str]:
         """Return the last line of the traceback of each DAG file that cannot be read, by file name."""
-        errors = self._pages("/api/v2/importErrors", "import_errors")
-        return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in errors}
+        errors = self._pages(_ImportError, "/api/v2/importErrors", "import_errors")
+        return {error.filename: (error.stack_trace.strip().splitlines() or [""])[-1] for error in errors}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
         """Start a DAG run with params, and return it.
@@ -206,15 +221,21 @@ class AirflowClient:
         run_id = f"steptime_run__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf)}
         try:
-            return DagRun.model_validate(self._call("POST", f"{path}/dagRuns", json=body))
+            return self._ask(DagRun, "POST", f"{path}/dagRuns", json=body)
         except SystemFailure:
-            if (dag_run := self.dag_run_if_any(dag_id, run_id)) is None:
+            try:
+                dag_run = self.dag_run_if_any(dag_id, run_id)
+            except UserError as refusal:  # it may run all the same
+                raise SystemFailure(
+                    f"Airflow at {self.url} did not say whether it started the DAG run {run_id}: look at "
+                    f"{self.run_address(dag_id, run_id)} before you start another ({refusal})"
+                ) from None
+            if dag_run is None:
                 raise
             return dag_run
 
     def _dag(self, path: str) -> Dag | None:
-        answer = self._call("GET", path, missing=None)
-        dag = None if answer is None else Dag.model_validate(answer)
+        dag = self._ask_if_any(Dag, path)
         return None if dag is None or dag.is_stale else dag
 
     def _error_for_unknown_dag(self, dag_id: str) -> UserError:
@@ -232,17 +253,16 @@ class AirflowClient:
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:
         """Return one DAG run in its current state. Raises UserError if it does not exist."""
-        return DagRun.model_validate(self._call("GET", _run_path(dag_id, dag_run_id)))
+        return self._ask(DagRun, "GET", _run_path(dag_id, dag_run_id))
 
     def dag_run_if_any(self, dag_id: str, dag_run_id: str) -> DagRun | None:
         """Return one DAG run in its current state; None if it does not exist."""
-        answer = self._call("GET", _run_path(dag_id, dag_run_id), missing=None)
-        return None if answer is None else DagRun.model_validate(answer)
+        return self._ask_if_any(DagRun, _run_path(dag_id, dag_run_id))
 
     def find_dag_run(self, dag_run_id: str, *, tag: str) -> DagRun | None:
         """Return the DAG run with this id, of any DAG with this tag; None if there is none."""
-        for dag in self._pages("/api/v2/dags", "dags", {"tags": tag, "exclude_stale": False}):
-            if (dag_run := self.dag_run_if_any(dag["dag_id"], dag_run_id)) is not None:
+        for dag in self._pages(Dag, "/api/v2/dags", "dags", {"tags": tag, "exclude_stale": False}):
+            if (dag_run := self.dag_run_if_any(dag.dag_id, dag_run_id)) is not None:
                 return dag_run
         return None
 
@@ -261,13 +281,13 @@ class AirflowClient:
 
     def running_dag_runs(self) -> list[DagRun]:
         """Return the DAG runs that are queued or running, of all DAGs."""
-        dag_runs = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})
-        return [DagRun.model_validate(dag_run) for dag_run in dag_runs]
+        states = {"state": ["running", "queued"]}
+        return self._pages(DagRun, "/api/v2/dags/~/dagRuns", "dag_runs", states)
 
     def task_instances(self, dag_id: str, dag_run_id: str) -> list[TaskInstance]:
         """Return all task instances of a DAG run, each mapped instance included."""
-        tasks = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
-        return [TaskInstance.model_validate(task) for task in tasks]
+        path = f"{_run_path(dag_id, dag_run_id)}/taskInstances"
+        return self._pages(TaskInstance, path, "task_instances")
 
     def clear(self, run: DagRun, tasks: Iterable[TaskInstance]) -> None:
         """Clear exactly these tasks of a DAG run, so that they run again, without downstream tasks.
@@ -290,8 +310,7 @@ class AirflowClient:
         tries = max(1, task.try_number)
         path = f"{_run_path(dag_id, dag_run_id)}/taskInstances/{quote(task.task_id)}/logs/{tries}"
         params = {"map_index": task.map_index, "full_content": True}
-        content = self._call("GET", path, params=params)["content"]
-        return [LogLine.model_validate(line) for line in content]
+        return list(self._ask(_Log, "GET", path, params=params).content)
 
     def run_address(self, dag_id: str, dag_run_id: str) -> str:
         """Return the URL of a DAG run's page in Airflow's UI."""
@@ -302,15 +321,44 @@ class AirflowClient:
         mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
         return f"{self.run_address(dag_id, dag_run_id)}/tasks/{quote(task.task_id)}{mapped}"
 
-    def _pages(self, path: str, key: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """Return the entries `key` of all pages of an answer."""
-        entries: list[dict[str, Any]] = []
-        while True:
+    def _pages(
+        self, model: type[_Model], path: str, key: str, params: Mapping[str, Any] | None = None
+    ) -> list[_Model]:
+        """Return the entries `key` of all pages of an answer. Raises SystemFailure for pages without end."""
+        entries: list[_Model] = []
+        for _ in range(_MOST_PAGES):
             page = {**(params or {}), "limit": _PAGE, "offset": len(entries)}
             answer = self._call("GET", path, params=page)
-            entries += answer[key]
-            if not answer[key] or len(entries) >= answer["total_entries"]:
-                return entries
+            with self._expected_form(path):
+                news = [model.model_validate(entry) for entry in answer[key]]
+                entries += news
+                if not news or len(entries) >= int(answer["total_entries"]):
+                    return entries
+        raise SystemFailure(f"Airflow at {self.url} has more than {len(entries):,} entries for {path}")
+
+    def _ask(self, model: type[_Model], method: str, path: str, **request: Any) -> _Model:
+        """Send a request and return its answer. Raises SystemFailure for one of another form."""
+        answer = self._call(method, path, **request)
+        with self._expected_form(path):
+            return model.model_validate(answer)
+
+    def _ask_if_any(self, model: type[_Model], path: str) -> _Model | None:
+        """Return what is at a path; None if Airflow says that there is nothing."""
+        answer = self._call("GET", path, missing=None)
+        with self._expected_form(path):
+            return None if answer is None else model.model_validate(answer)
+
+    @contextmanager
+    def _expected_form(self, path: str) -> Iterator[None]:
+        """Raise SystemFailure for errors of the block, which reads an answer: it is not of Airflow's form."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            why = one_line(error, at_most=200)
+            raise SystemFailure(
+                f"what answers at {self.url} is not Airflow's API: its answer to {path} has another form "
+                f"({why})"
+            ) from None
 
     def _call(self, method: str, path: str, *, missing: object = ..., **request: Any) -> Any:
         """Send one authorised request; if the token has expired, log in again. Return `missing` for a 404."""
@@ -322,7 +370,7 @@ class AirflowClient:
             if response.status_code != HTTPStatus.UNAUTHORIZED or attempt != "first":
                 break
             self._token = None
-        if response.status_code == HTTPStatus.NOT_FOUND and missing is not ...:
+        if response.status_code == HTTPStatus.NOT_FOUND and missing is not ... and _is_airflows(response):
             return missing
         return self._json(response)
 
@@ -330,12 +378,14 @@ class AirflowClient:
         """Log in and return the token. Raises UserError if Airflow refuses the password."""
         body = {"username": self.user, "password": self._password}
         response = self._send("POST", "/auth/token", json=body)
-        if response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        refusals = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        if response.status_code in refusals and _is_airflows(response):
             raise UserError(
                 f"Airflow at {self.url} refuses the password of '{self.user}': "
                 "set STEPTIME_AIRFLOW_USER and STEPTIME_AIRFLOW_PASSWORD"
             )
-        return str(self._json(response)["access_token"])
+        with self._expected_form("/auth/token"):
+            return str(self._json(response)["access_token"])
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
@@ -355,7 +405,7 @@ class AirflowClient:
         if response.is_success and body is not None:
             return body
         request = f"{response.request.method} {response.request.url.path}"
-        if response.is_client_error:
+        if response.is_client_error and _is_airflows(response):
             raise UserError(f"Airflow refuses {request}: {_message(body) or response.reason_phrase}")
         status = f"{response.status_code} {response.reason_phrase}" + (
             f", {_message(body)}" if _message(body) else ""
@@ -386,6 +436,15 @@ def _question_path(run: DagRun, task_id: str) -> str:
 
 def _run_path(dag_id: str, dag_run_id: str) -> str:
     return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(dag_run_id, safe='')}"
+
+
+def _is_airflows(response: httpx.Response) -> bool:
+    """Return whether an error is Airflow's own, JSON with `detail`, and not the page of a proxy before it."""
+    try:
+        body = response.json()
+    except ValueError:
+        return False
+    return isinstance(body, dict) and "detail" in body
 
 
 def _message(body: Any) -> str:
