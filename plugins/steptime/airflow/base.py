@@ -186,6 +186,20 @@ def airflow_errors() -> Iterator[None]:
         raise AirflowException(str(error)) from error
 
 
+def returned_by(task_id: str, value: Any) -> Any:
+    """Return what a task of this DAG run returned to this one.
+
+    Raises AirflowFailException if that is nothing, as for a task that a person marked as success: only its
+    own run can return it.
+    """
+    if value is None:
+        raise AirflowFailException(
+            f"the task '{task_id}' returned nothing, as when it did not run and was marked as success: clear "
+            f"'{task_id}' to run it"
+        )
+    return value
+
+
 class RunOperator(BaseOperator):
     """Base class of operators that work on one planned run, whose name labels the task in Airflow's UI."""
 

@@ -19,6 +19,7 @@ from airflow.sdk import DAG, Asset, BaseOperator, Context, TaskGroup, TriggerRul
 from airflow.sdk.definitions.param import ParamsDict
 
 from steptime.airflow.assets import published_results
+from steptime.airflow.base import returned_by
 from steptime.airflow.operators import (
     CheckParamsOperator,
     EndTrainingOperator,
@@ -69,7 +70,8 @@ class SelectOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002
         """Return the field of the other task's return value."""
-        return self.returned.get(self.field, [])
+        returned = returned_by(", ".join(sorted(self.upstream_task_ids)), self.returned)
+        return returned.get(self.field, [])
 
 
 def training_dag(

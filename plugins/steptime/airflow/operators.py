@@ -20,6 +20,7 @@ from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
     as_json,
+    returned_by,
     task_key,
 )
 from steptime.airflow.budgets import store_plan
@@ -119,7 +120,7 @@ class StageTrainingOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Stage what the plan's runs need. Returns the `StagedFiles` as JSON."""
-        first = PlanNames.model_validate(self.plan).runs[0]
+        first = PlanNames.model_validate(returned_by("check_params", self.plan)).runs[0]
         with airflow_errors():
             planned = asyncio.run(Ledger(self.log.warning).planned_run(task_key(context), first))
         return as_json(stage_for(planned.run, self))
@@ -238,7 +239,7 @@ class SubmitTrainingOperator(CancelsJobOnKill):
         return saving.job
 
     def _attempt(self, context: Context) -> Attempt:
-        staged = StagedFiles.model_validate(self.staged)
+        staged = StagedFiles.model_validate(returned_by("stage", self.staged))
         installation = this_installation()  # before the key, which has its id
         key = task_key(context)
         planned = asyncio.run(self.ledger.planned_run(key, self.run))

@@ -12,6 +12,7 @@ from steptime.airflow.base import (
     PlanNames,
     RunOperator,
     airflow_errors,
+    returned_by,
     task_key,
 )
 from steptime.airflow.budgets import budget_owner
@@ -196,7 +197,7 @@ class ValidateOperator(MeasuredRunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:  # noqa: ARG002
         """Check the run. Returns its handle; fails if the run is rejected."""
-        job_name = self.handle["job"]
+        job_name = returned_by("parse", self.handle)["job"]
         with airflow_errors():
             result = self.with_store(lambda: Store().measured(job_name))
             self._run = result.run
@@ -237,7 +238,7 @@ class PublishOperator(MeasuredRunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Publish the run and judge its series. Returns its job's handle, `{"cluster": …, "job": …}`."""
-        job_name, store = self.handle["job"], Store()
+        job_name, store = returned_by("validate", self.handle)["job"], Store()
         with airflow_errors():
             self.with_store(lambda: run_writer(store).publish(job_name))
             row = self.with_store(lambda: store.run(job_name))
@@ -272,7 +273,7 @@ class ReportOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Release the DAG run's reserved budget, print its results, update incidents, and notify people."""
-        planned = PlanNames.model_validate(self.plan)
+        planned = PlanNames.model_validate(returned_by("check_params", self.plan))
         ti = context["ti"]
         with airflow_errors():
             cluster = planned.cluster

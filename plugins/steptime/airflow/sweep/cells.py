@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from pydantic_core import from_json
 
-from steptime.airflow.base import task_key
+from steptime.airflow.base import returned_by, task_key
 from steptime.airflow.installation import own_runs
 from steptime.errors import SystemFailure
 from steptime.measure.repeating import make_request
@@ -55,6 +55,7 @@ def load_plan(task: BaseOperator, context: Context, checked: Mapping[str, Any]) 
 
     Raises SystemFailure if the ledger lacks a cell.
     """
+    checked = returned_by("check_sweep", checked)
     return SweepPlan.model_validate({**checked, "cells": load_cells(task, context, checked["cells"])})
 
 
