@@ -2,8 +2,10 @@
 
 import asyncio
 import shlex
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ import slurm_faults
 from slurm_service import MiniSlurm
 
 from steptime.clusters.base import JobState
+from steptime.clusters.slurm import cluster as cluster_module
 from steptime.clusters.slurm.cluster import SlurmCluster, connect
 from steptime.clusters.slurm.commands import SlurmCommands
-from steptime.errors import OutOfReach, SubmitLimit, UserError
+from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
 
 from .conftest import MakeGated, MakeSlurmConfig, MakeSpec, end_of, eventually
 from .login_node import LoginNode
@@ -420,3 +423,102 @@ async def test_a_job_that_a_person_holds_stays_held(
             JobState.QUEUED,
             "JobHeldUser: 'scontrol release' lets it go",
         )
+
+
+BANNER = "echo; echo '| Welcome to the site | have | a | nice | day |'"
+
+
+async def test_a_sites_banner_on_stdout_is_no_answer(
+    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    """Not even if squeue does not show the job, so that its id is what sbatch printed."""
+    blind = tmp_path / "blind"
+    blind.touch()
+    for command in ("squeue", "sacct", "scontrol", "sinfo", "scancel"):
+        node.command(command, f'{BANNER}; [ ! -e {blind} ] || [ {command} = scontrol ] || exit 0; $real "$@"')
+    node.command("sbatch", f'{BANNER}; $real "$@"; code=$?; {BANNER}; exit $code')
+    job = await behind.submit(make_spec("behind-a-banner", "echo ran >> count"))
+    assert job.job_id.isdecimal()
+    blind.unlink()
+    assert (await end_of(behind, "behind-a-banner")).state is JobState.SUCCEEDED
+    assert (Path(job.directory) / "count").read_text() == "ran\n"
+
+
+async def test_a_node_check_reads_no_banner(node: LoginNode, behind: SlurmCluster) -> None:
+    commands = SlurmCommands(behind.run, cluster="mini", root="/nowhere")
+    node.command("sinfo", f'{BANNER}; echo "two words"; exec $real "$@"')
+    assert await commands.unusable_nodes(["no-such-node"]) == {}
+    assert {partition.name for partition in await commands.partitions()} >= {"batch"}
+
+
+async def test_a_job_that_an_empty_answer_hides_is_ended_all_the_same(
+    node: LoginNode, behind: SlurmCluster, make_gated: MakeGated, slurm_of_session: MiniSlurm
+) -> None:
+    """An overloaded controller: squeue prints nothing with exit code 0, and the accounting has the job."""
+    job = make_gated("hidden")
+    await behind.submit(job.spec)
+    await eventually(lambda: job.pid)
+    node.command("squeue", "exit 0")
+    await behind.cancel("hidden")
+    assert jobs_of(slurm_of_session, "hidden") == ["CANCELLED"]
+
+
+async def test_nor_is_it_gone_while_no_command_shows_it(
+    node: LoginNode,
+    behind: SlurmCluster,
+    make_gated: MakeGated,
+    slurm_of_session: MiniSlurm,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "_MISSING_FOR_S", 3)
+    job = make_gated("hidden-everywhere")
+    await behind.submit(job.spec)
+    await eventually(lambda: job.pid)
+    for command in ("squeue", "sacct"):
+        node.command(command, "exit 0")
+    await behind.cancel("hidden-everywhere")
+    assert jobs_of(slurm_of_session, "hidden-everywhere") == ["CANCELLED"], "scancel knew its id"
+
+
+async def test_a_refused_release_is_no_refusal_of_the_job(
+    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    """Slurm has taken the job: a user's error would leave it in the queue with nobody to own it."""
+    refuses = tmp_path / "refuses"
+    refuses.touch()
+    said = "Access/permission denied for job"
+    node.command("scontrol", f'[ ! -e {refuses} ] || {{ echo "{said}" >&2; exit 1; }}; exec $real "$@"')
+    with pytest.raises(SystemFailure, match=rf"took job not-released as \d+, holds it, .* {said}"):
+        await behind.submit(make_spec("not-released", "true"))
+    refuses.unlink()
+    await behind.submit(make_spec("not-released", "true"))
+    assert (await end_of(behind, "not-released")).state is JobState.SUCCEEDED
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[None]:
+    """Mount a small file system in memory; skip the test where that is not allowed."""
+    folder.mkdir()
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here, for which one has to be root")
+    try:
+        yield
+    finally:
+        subprocess.run(["/bin/umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"), [("size=64k", "No space left on device"), ("ro", "Read-only file system")]
+)
+async def test_why_a_file_cannot_be_written_is_said(
+    behind: SlurmCluster, tmp_path: Path, options: str, cause: str
+) -> None:
+    with mounted(folder := tmp_path / "disk", options):
+        if options != "ro":
+            with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+        with pytest.raises(SystemFailure, match=rf"could not be written on .*: {cause}"):
+            await behind.write(str(folder / "new" / "file"), b"x" * 9000)
+        assert not list(folder.rglob(".steptime-probe*"))

@@ -49,6 +49,8 @@ from steptime.waiting import poll_until_async
 _CANCEL_TIMEOUT_S = 300
 """How long a cancelled job may take to end: Slurm's KillWait (30 s), SIGKILL, then the epilog."""
 _LOOK_S = 0.5
+_MISSING_FOR_S = 60
+"""A job is gone that squeue has not shown for this long, if nothing else shows how it ended."""
 
 
 class _JobFile(Frozen):
@@ -138,15 +140,23 @@ class SlurmCluster:
         return {name: self._ended.get(name) or statuses[name] for name in names}
 
     async def cancel(self, name: str) -> None:
-        """Cancel the job and wait until its nodes are free. Raises SystemFailure if that takes too long."""
+        """Cancel the job and wait until its nodes are free. Raises SystemFailure if that takes too long.
+
+        An empty answer of squeue alone does not show that the job is gone: squeue shows ended jobs for a
+        while, too, and a controller that is overloaded may print nothing.
+        """
         check_job_name(name)
         live: dict[str, str] = {}
         refusal: SystemFailure | None = None
+        missing_since: float | None = None
 
         async def is_gone() -> bool:
-            nonlocal live, refusal
+            nonlocal live, refusal, missing_since
             records = (await self._slurm.squeue([name])).get(name, [])
             live = {record.job_id: record.state for record in records if record.in_queue}
+            if not records:
+                missing_since = missing_since or time.monotonic()
+                live = await self._live_by_accounting(name, time.monotonic() - missing_since)
             if not live:
                 return True
             if refusal is not None:
@@ -163,6 +173,24 @@ class SlurmCluster:
             raise SystemFailure(
                 f"job {name} on {self.name} is still there {_CANCEL_TIMEOUT_S} s after scancel: {live}"
             )
+
+    async def _live_by_accounting(self, name: str, missing_s: float) -> dict[str, str]:
+        """Return the states by id of a job that squeue has not shown for `missing_s`; empty if it is gone.
+
+        Where neither the accounting nor its script has its end, it is gone if it stays missing for a minute.
+        """
+        if (submitted := await self._submitted_record(name)) is None:
+            return {}
+        try:
+            records = (await self._sacct([name])).get(name, [])
+        except AccountingUnavailable:
+            records = []
+        if records:
+            return {record.job_id: record.state for record in records if record.in_queue}
+        end = await self._read_of_job(end_record_path(submitted.directory))
+        if read_end_record(end, submitted.job_id) or missing_s > _MISSING_FOR_S:
+            return {}
+        return {submitted.job_id: submitted.state}
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
@@ -305,10 +333,11 @@ class SlurmCluster:
                 statuses[name] = JobStatus.unknown_job(self.name, name)
             else:
                 recorded = await self._read_job_file(name)
+                directory = recorded.directory if recorded else taken.directory
                 now = await self._clock() if now is None else now
                 unseen_s = time.monotonic() - self._seen_at[name] if name in self._seen_at else now
                 statuses[name] = status_by_script(
-                    read_end_record(await self._read_of_job(end_record_path(taken.directory)), taken.job_id),
+                    read_end_record(await self._read_of_job(end_record_path(directory)), taken.job_id),
                     taken,
                     accounted,
                     without,

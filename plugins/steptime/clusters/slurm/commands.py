@@ -127,7 +127,7 @@ class SlurmCommands:
         """
         shown_by = ["squeue", "--noheader", f"--jobs={','.join(ids)}", "--Format=JobID:|,AccrueTime:|"]
         rows = [line.split("|") for line in (await self._slurm(shown_by)).stdout.splitlines()]
-        if never_released := [id for id, accrues_since, *_ in rows if not accrues_since.isdecimal()]:
+        if never_released := [row[0] for row in rows if row[0] in ids and row[1:] and not row[1].isdecimal()]:
             await self._slurm(["scontrol", "release", *never_released])
 
     async def unusable_nodes(
@@ -140,8 +140,8 @@ class SlurmCommands:
         """
         wanted = [f"--states={','.join(states)}", f"--nodes={','.join(nodes)}"]
         done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N|%T|%E", *wanted])
-        rows = [line.strip().split("|", 2) for line in done.stdout.splitlines()]
-        return {name: f"{state} ({reason})" for name, state, reason in sorted(rows)}
+        rows = [line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2]
+        return {name: f"{state} ({reason})" for name, state, reason in sorted(rows) if name in nodes}
 
     async def partitions(self) -> list[Partition]:
         """Return sinfo's lines: for each partition, its nodes grouped by state and GPUs.
@@ -160,6 +160,7 @@ class SlurmCommands:
                 gres=gres,
             )
             for name, up, state, nodes, gres in rows
+            if nodes.isdecimal()
         ]
 
     async def associations(self, user: str) -> list[Association]:

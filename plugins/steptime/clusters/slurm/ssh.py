@@ -57,6 +57,15 @@ _WRAPPER = (
     "grep -vxE 'SLURM_(CONF|CONF_SERVER|JWT|SACK_[A-Z]+)'); "
     'exec timeout -s KILL "$@"'
 )
+_PROBE = r"""
+folder=$1
+while [ ! -e "$folder" ]; do folder=$(dirname "$folder"); done
+file=$folder/.steptime-probe.$$
+LC_ALL=C dd if=/dev/zero of="$file" bs=4096 count=1 conv=fsync status=none
+code=$?
+rm -f "$file"
+exit "$code"
+"""
 _LEAST_SESSIONS = 3
 """Fewest sessions per connection: one for files, one for a command, and one to kill it."""
 _AFTER_CONNECTION_LOSS_S = 10
@@ -253,16 +262,38 @@ class LoginNode:
                     await files.remove(temporary)
                 raise
 
-        await self._with_files(f"{path} could not be written", write)
+        await self._with_cause(f"{path} could not be written", folder, write)
 
     async def make_folder(self, path: str) -> None:
         """Create a folder and its parents; no error if it exists.
 
         Raises SystemFailure if it cannot be created.
         """
-        await self._with_files(
-            f"the folder {path} could not be made", lambda files: files.makedirs(path, exist_ok=True)
+        await self._with_cause(
+            f"the folder {path} could not be made", path, lambda files: files.makedirs(path, exist_ok=True)
         )
+
+    async def _with_cause(
+        self, failed: str, folder: str, use: Callable[[asyncssh.SFTPClient], Awaitable[None]]
+    ) -> None:
+        """Call `_with_files`; if that fails, write a block in the folder by a command, which says why.
+
+        SFTP has one word, `Failure`, for a full disk, a quota and others.
+        """
+        try:
+            await self._with_files(failed, use)
+        except OutOfReach:
+            raise
+        except SystemFailure as failure:
+            try:
+                probe = await self.run(["sh", "-c", _PROBE, "sh", folder], timeout_s=_FILE_TIMEOUT_S)
+            except SystemFailure:
+                raise failure from None
+            if not probe.exit_code:
+                raise
+            lines = probe.stderr.strip().splitlines() or [""]
+            why = one_line(lines[-1].rpartition(": ")[2], at_most=300)
+            raise SystemFailure(f"{failed} on {self._address}: {why}") from None
 
     async def _with_files(self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
         """Return the result of `use`, which must be idempotent; retry once if the connection drops.

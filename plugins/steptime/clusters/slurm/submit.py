@@ -24,7 +24,9 @@ queued() {
 }
 found=$(queued) || exit
 if [ -z "$found" ]; then
-    id=$(slurm sbatch --hold "$@") || code=$?
+    printed=$(slurm sbatch --hold "$@") || code=$?
+    # Of all lines, as of a site's banner, the last with an id, or with an id and a cluster: `123;name`.
+    id=$(printf '%s\n' "$printed" | sed -n 's/^\([0-9][0-9]*\)\(;.*\)\{0,1\}$/\1/p' | tail -n 1)
     found=$(queued) || exit
     if [ -z "$found" ]; then
         [ -n "$id" ] || exit "$code"
@@ -37,7 +39,10 @@ if [ -n "$id" ] && [ "$id" != "$first" ]; then
     slurm scancel --name="$name" "$id" || :
 fi
 case $found in
-    "$first|PENDING|"*) [ -e "$note" ] || slurm scontrol release "$first" || exit ;;
+    "$first|PENDING|"*)
+        if [ ! -e "$note" ]; then
+            slurm scontrol release "$first" || { echo "steptime-held:$first"; exit 1; }
+        fi ;;
 esac
 printf '%s\n' "$found" >"$note.$$" && mv "$note.$$" "$note" && cat "$note"
 """
@@ -90,8 +95,8 @@ def error_for_refused_job(
     """Return the error for a job that Slurm refused, with the message of sbatch.
 
     It is SubmitLimit if too many jobs are queued, UserError if Slurm can never run this one, else another
-    SystemFailure. If the message names one of `extra_options`, which the job has from the cluster's file, the
-    error says that it stands there.
+    SystemFailure. Only SystemFailure is possible once Slurm has taken the job. If the message names one of
+    `extra_options`, which the job has from the cluster's file, the error says that it stands there.
     """
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
@@ -99,6 +104,11 @@ def error_for_refused_job(
     message = one_line(
         "; ".join(line for line in lines if line) or f"exit code {done.exit_code}", at_most=500
     )
+    if held := re.search(r"^steptime-held:(\d+)$", done.stdout, re.MULTILINE):
+        return SystemFailure(
+            f"Slurm on {cluster} took job {job} as {held[1]}, holds it, and refused to release it: "
+            f"{message}. It is released when it is submitted again; try 'scontrol release {held[1]}'"
+        )
     if _SUBMIT_LIMIT.search(message):
         return SubmitLimit(f"{cluster} accepts no more jobs for now, and refused {job}: {message}")
     if any(words in message.lower() for words in _CANNOT_BE) or _JOB_LIMIT.search(message):
