@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from stored import publish
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.errors import SystemFailure
+from steptime.pages.mlflow_export import export_results
 from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -108,3 +111,20 @@ def test_without_the_extra_it_says_what_to_install(
     publish(Store(), make_result("job-1"))
     done = CliRunner().invoke(app, ["results", "mlflow"])
     assert str(done.exception or done.output).endswith("pip install 'steptime[mlflow]'.")
+
+
+def test_a_password_in_the_servers_address_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "http://ada:hunter2@mlflow.example"
+
+    class Client:
+        def __init__(self, _: str) -> None:
+            raise OSError(f"HTTPConnectionPool: {address}/api failed")
+
+    exceptions = SimpleNamespace(MlflowException=KeyError)
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client, exceptions=exceptions))
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
+    with pytest.raises(
+        SystemFailure, match=r"not exported to http://ada:\*\*\*@mlflow\.example: "
+    ) as failure:
+        export_results([], "weekly", address, print)
+    assert "hunter2" not in str(failure.value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.errors import SystemFailure, UserError
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
+from steptime.recipes.environment import hide_passwords
 from steptime.store.columns import COLUMNS, Column
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def export_results(
         return sum(_write(client, experiment_id, row, written.get(row["job_name"]), report) for row in rows)
     except (MlflowException, OSError) as error:
         where = tracking_uri or "the tracking server of MLFLOW_TRACKING_URI"
-        raise SystemFailure(f"the results were not exported to {where}: {error}") from error
+        sentence = f"the results were not exported to {where}: {error}"
+        raise SystemFailure(hide_passwords(sentence)) from error
 
 
 def _runs(client: "MlflowClient", experiment_id: str) -> "Iterable[Run]":

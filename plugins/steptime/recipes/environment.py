@@ -90,6 +90,11 @@ def is_secret_name(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
+def hide_passwords(text: str) -> str:
+    """Return a text with `***` for the passwords in its addresses."""
+    return PASSWORD_IN_ADDRESS.sub(r"\g<before>***", text)
+
+
 def find_secret(text: str) -> str:
     """Return what in a text seems to be a secret, or "".
 

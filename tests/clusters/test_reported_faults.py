@@ -1,0 +1,203 @@
+"""Faults that users of similar systems have reported, named by their reports: they have to end well here."""
+
+import asyncio
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from steptime.clusters.base import CommandResult, JobState
+from steptime.clusters.connections import Connection
+from steptime.clusters.slurm.commands import AccountingUnavailable, SlurmCommands
+from steptime.clusters.slurm.job_records import group_by_name, read_sacct, read_squeue, record_status
+from steptime.clusters.slurm.ssh import LoginNode
+from steptime.clusters.slurm.submit import error_for_refused_job, submit_command
+from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
+from steptime.logs.reader import read_log
+
+from .conftest import MakeSpec
+
+
+def line(state: str, *, exit_code: str = "0", nodes: str = "n1", reason: str = "None", id: str = "7") -> str:
+    """Return a line of squeue, or of sacct with an exit code such as `0:15`."""
+    return f"{id}|{state}|{exit_code}|1700000000|1700000060|1700000100|{nodes}|job|{reason}|/shared/job|"
+
+
+STATES = {
+    "nextflow 5298: a node that fails to start counts as running": (
+        line("NODE_FAIL", exit_code="256"),
+        JobState.FAILED,
+        True,
+    ),
+    "reframe 3608: PREEMPTED counts as completed": (line("PREEMPTED"), JobState.FAILED, True),
+    "batchtools 196: TIMEOUT counts as done": (line("TIMEOUT"), JobState.TIMED_OUT, False),
+    "codalab 2391: COMPLETING counts as ended": (line("COMPLETING"), JobState.RUNNING, False),
+    "burrmill 15: a launch that failed is held, and nobody says so": (
+        line("PENDING", nodes="", reason="launch failed requeued held"),
+        JobState.QUEUED,
+        False,
+    ),
+    "nextflow 981: the log cannot be opened, and the job counts as submitted for ever": (
+        line("FAILED", exit_code="53"),
+        JobState.FAILED,
+        False,
+    ),
+    "spur 618: a job waits, and Slurm gives no reason": (line("PENDING", nodes=""), JobState.QUEUED, False),
+    "slurm: a state of a later release": (line("EXPEDITED_BY_9.0"), JobState.UNKNOWN, False),
+}
+
+
+@pytest.mark.parametrize("report", STATES)
+def test_a_state_is_what_it_says(report: str) -> None:
+    text, state, cluster_fault = STATES[report]
+    [record] = read_squeue(text)
+    status = record_status(record)
+    assert (status.state, status.cluster_fault) == (state, cluster_fault)
+
+
+def test_a_requeued_job_is_not_its_preempted_first_run() -> None:
+    """MFC 1311: sacct shows PREEMPTED for the first run after the second has completed."""
+    text = f"{line('PREEMPTED', exit_code='0:15')}\n{line('COMPLETED', exit_code='0:0')}"
+    [[record]] = group_by_name(read_sacct(text)).values()
+    assert record_status(record).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "\n\n", "\0", "slurm_load_jobs error: x", "7|", "|" * 9, "7" + "|" * 9]
+)
+def test_lines_without_a_job_are_none(text: str) -> None:
+    """DIRAC 5421: "need more than 0 values to unpack"."""
+    assert read_squeue(text) == read_sacct(text) == []
+
+
+async def test_a_job_is_found_in_whatever_partition_it_is(make_spec: MakeSpec) -> None:
+    """Nextflow 1151 and 7237: squeue is asked about one partition, and a site moves jobs to another."""
+    asked: list[str] = []
+
+    async def run(argv: list[str], **_: object) -> CommandResult:
+        asked.extend(argv)
+        return CommandResult(exit_code=0, stdout="", stderr="")
+
+    commands = SlurmCommands(run, cluster="eos", root="/shared")
+    await commands.squeue(["job"])
+    await commands.sacct("--name", ["job"], ["job"])
+    asked += submit_command(make_spec("job", "true"), root="/shared", folder="/shared/x")
+    assert not [word for word in asked if word.startswith(("-p", "--partition", "--clusters", "-M"))]
+
+
+ACCOUNTING = {
+    "snakemake-executor-plugin-slurm 38": "Slurm accounting storage is disabled",
+    "snakemake-executor-plugin-slurm 5": "sacct: error: Unable to resolve db01: Name or service not known",
+    "cluster-toolkit 6047": "sacct: error: Problem talking to the database: Connection refused",
+}
+
+
+@pytest.mark.parametrize("report", ACCOUNTING)
+async def test_accounting_that_does_not_answer_ends_no_job(report: str) -> None:
+    async def run(_: list[str], **_options: object) -> CommandResult:
+        return CommandResult(exit_code=1, stdout="", stderr=ACCOUNTING[report])
+
+    commands = SlurmCommands(run, cluster="eos", root="/shared")
+    if "disabled" in ACCOUNTING[report]:
+        assert await commands.sacct("--name", ["job"], ["job"]) == {}
+        assert not commands.has_accounting
+    else:
+        with pytest.raises(AccountingUnavailable):
+            await commands.sacct("--name", ["job"], ["job"])
+
+
+async def test_an_old_slurm_is_named_by_its_own_words() -> None:
+    """SkyPilot 8907: squeue lacks an option, and the cluster is torn down with the job still in it."""
+
+    async def run(_: list[str], **_options: object) -> CommandResult:
+        return CommandResult(exit_code=1, stdout="", stderr="squeue: unrecognized option '--only-job-state'")
+
+    with pytest.raises(OutOfReach, match="squeue: unrecognized option"):
+        await SlurmCommands(run, cluster="eos", root="/shared").squeue(["job"])
+
+
+REFUSALS: dict[str, type[Exception]] = {
+    "sbatch: error: QOSMaxSubmitJobPerUserLimit": SubmitLimit,
+    "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation": SystemFailure,
+    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying": SystemFailure,
+    "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received": SystemFailure,
+    "sbatch: error: Batch job submission failed: Invalid account or account/partition combination": UserError,
+    "sbatch: error: Unable to allocate resources: Protocol authentication error": SystemFailure,
+    "sbatch: error: lua: your project is out of hours": SystemFailure,
+}
+
+
+@pytest.mark.parametrize("said", REFUSALS)
+def test_whose_fault_a_refused_submission_is(said: str) -> None:
+    error = error_for_refused_job("job", "eos", CommandResult(exit_code=1, stdout="", stderr=said))
+    assert type(error) is REFUSALS[said]
+
+
+LOGS = {
+    "pyxis 53": (
+        "slurmstepd: error: pyxis:     Write failed because No space left on device\n"
+        "slurmstepd: error: pyxis:     FATAL ERROR:Failed to write to output filesystem\n"
+        "slurmstepd: error: pyxis: couldn't start container\n",
+        "No space left on device",
+    ),
+    "pyxis 67": (
+        "slurmstepd: error: pyxis:     [ERROR] URL https://registry-1.docker.io/v2/cont.sqsh/latest "
+        "returned error code: 401 Unauthorized\nslurmstepd: error: pyxis: couldn't start container\n",
+        "401 Unauthorized",
+    ),
+    "docker's limit of pulls": (
+        "slurmstepd: error: pyxis:     [ERROR] URL https://registry-1.docker.io/v2/x returned error code: "
+        "429 Too Many Requests\nslurmstepd: error: pyxis: couldn't start container\n",
+        "429 Too Many Requests",
+    ),
+    "enroot 256": (
+        "error: pyxis: failed to import docker image\n"
+        "pyxis: could not remove squashfs /tmp/enroot_data/1000/19.0.squashfs: No such file or directory\n"
+        "error: pyxis: couldn't start container\n",
+        "could not remove squashfs",
+    ),
+    "dagster 17868: a process that said nothing counts as a success": ("", "the log is empty"),
+    "skypilot 8928: an exit code that is lost counts as a success": ("About to crash\n", "no training step"),
+}
+
+
+@pytest.mark.parametrize("report", LOGS)
+def test_the_cause_in_a_log_is_named(report: str, tmp_path: Path) -> None:
+    text, cause = LOGS[report]
+    (tmp_path / "log.out").write_text(text)
+    fatal = [
+        problem.message for problem in read_log(tmp_path / "log.out", max_steps=20).problems if problem.fatal
+    ]
+    assert cause in fatal[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("banner", [b"Exceeded MaxStartups\r\n", b"", b"Not allowed at this time\r\n"])
+async def test_an_sshd_that_is_too_busy_is_no_refused_login(
+    banner: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncssh 55 and 456, NixOS infra 352: it is asked again, and then the cluster is out of reach."""
+    calls = 0
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+        writer.write(banner)
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
+
+    async def connection(name: str) -> Connection:
+        extra = {"host_key": key, "no_host_key_check": False, "conn_timeout": 2}
+        port = server.sockets[0].getsockname()[1]
+        return Connection(
+            name=name, kind="ssh", host="127.0.0.1", port=port, login="a", password="b", extra=extra
+        )
+
+    node = LoginNode("site", connection)
+    with pytest.raises(OutOfReach):
+        await node.run(["true"], timeout_s=5)
+    await node.close()
+    server.close()
+    assert calls > 1
