@@ -162,8 +162,8 @@ def report_gaps(
 ) -> Iterator[Problem]:
     """Yield problems for gaps in the steps, and for steps outside the planned range `first` to `last`.
 
-    `begin` is the step with which the log should begin, if known. In a log with a line for every tenth step,
-    that interval is reported instead of gaps.
+    `begin` is the step with which the log should begin, if known. If all steps are equally far apart, as in a
+    log with a line for every tenth step, that interval is reported instead of gaps.
     """
     gaps = [range(before + 1, after) for before, after in pairwise(numbers) if after - before > 1]
     distances = {after - before for before, after in pairwise(numbers)}

@@ -89,7 +89,7 @@ class LogBuilder:
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
         """Read the run's first or next log from pieces of bytes.
 
-        The pieces of a damaged archive end with an EOFError, which becomes a problem of the log.
+        If `pieces` raises EOFError, as it does for a damaged archive, the log ends there and has this problem.
         """
         if self._path:
             self._start_run_again()

@@ -32,7 +32,7 @@ class LocatedRule(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The list that it stands in: `configurations` or `proxies`."""
+        """The list of the workload file that has this rule: `configurations` or `proxies`."""
         return str(self.location[2])
 
     def __str__(self) -> str:

@@ -142,9 +142,10 @@ class Component:
 
 
 class SupervisorState(Frozen):
-    """The supervisor's state, in `components.json`. Components start once the database is prepared."""
+    """The state of the supervisor and of Airflow's components, as the file `components.json` keeps it."""
 
     preparing_database: bool
+    """Whether Airflow's database is being created or migrated; components start afterwards."""
     components: tuple[ComponentState, ...] = ()
 
 

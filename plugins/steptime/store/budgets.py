@@ -91,7 +91,7 @@ def format_month(now: float) -> str:
 
 
 def month_bounds(month: str) -> tuple[float, float]:
-    """Return the Unix times at which a month such as `2026-11` begins and ends."""
+    """Return the Unix times at which a month such as `2026-11` begins and ends in UTC."""
     begins, ends = _month(month)
     return begins.timestamp(), ends.timestamp()
 

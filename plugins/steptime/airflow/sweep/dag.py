@@ -82,7 +82,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
 
 
 def _train_each(planned: Any) -> list[Any]:
-    """Create the tasks that train each cell; `planned` is the XCom that `runs_with_staged` made."""
+    """Create the tasks that train each cell; `planned` is an XCom of `runs_with_staged`."""
     waiting = {"deferrable": True}
 
     @task_group(group_id="performance")

@@ -24,7 +24,7 @@ from steptime.store.run_queries import Store
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MAX_RUNS = 10_000
-"""Most runs in one JSON answer, which is built in memory; `results_csv` has no limit."""
+"""Most runs in one JSON answer, which is built in memory; `get_results_csv` has no limit."""
 
 
 def get_columns() -> Response:
