@@ -48,7 +48,7 @@ def test_a_cluster_that_was_added_passes_its_check(
 
     checked = runner.invoke(app, ["cluster", "check", "sel", "--format", "json"])
     assert checked.exit_code == 0, checked.stdout
-    assert {one["result"] for one in json.loads(checked.stdout)["checks"]} == {"ok", "not applicable"}
+    assert {check["result"] for check in json.loads(checked.stdout)["checks"]} == {"ok", "not applicable"}
     again = runner.invoke(app, add)
     assert isinstance(again.exception, ValueError)
     assert "exists already" in str(again.exception)

@@ -41,18 +41,18 @@ KEYS = {
 """For a call of each command, the key of what it lists, or one key of a state."""
 
 
-def commands(one: Any, *path: str) -> Iterator[str]:
+def commands(command: Any, *path: str) -> Iterator[str]:
     """Yield each command below this one that has --format, by its full name."""
-    for name, inner in getattr(one, "commands", {}).items():
+    for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, *path, name)
-    if any("--format" in parameter.opts for parameter in one.params):
+    if any("--format" in parameter.opts for parameter in command.params):
         yield " ".join(path)
 
 
 def test_every_command_with_a_format_is_called_here() -> None:
-    found = set(commands(get_command(app)))
-    called = {max((one for one in found if call.startswith(one)), key=len, default=call) for call in KEYS}
-    assert called == found
+    names = set(commands(get_command(app)))
+    called = {max((name for name in names if call.startswith(name)), key=len, default=call) for call in KEYS}
+    assert called == names
 
 
 @pytest.mark.parametrize(("call", "key"), KEYS.items())
@@ -77,6 +77,6 @@ def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make
 
     told = CliRunner().invoke(app, [*arguments, "--format", "json"])
 
-    found = json.loads(told.stdout)
-    assert next(iter(found.items())) == ("schema_version", SCHEMA_VERSION)
-    assert key in found
+    printed = json.loads(told.stdout)
+    assert next(iter(printed.items())) == ("schema_version", SCHEMA_VERSION)
+    assert key in printed

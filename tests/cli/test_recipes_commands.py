@@ -95,8 +95,8 @@ def test_plan_shows_the_job_scripts() -> None:
     assert "# ---- tiny·fp32·2: job script ----\n#!" in shown.stdout
     assert "-m trainer.cpu_ranks run.json" in shown.stdout
     assert "/pretrain_llama3.1_tiny_fp32_2/" in shown.stdout
-    asked = ("plan", "llama3.1", "--gpus", "2", "--show-script", "--format", "json")
-    (row,) = json.loads(call(*asked).stdout)["runs"]
+    arguments = ("plan", "llama3.1", "--gpus", "2", "--show-script", "--format", "json")
+    (row,) = json.loads(call(*arguments).stdout)["runs"]
     assert "-m trainer.cpu_ranks run.json" in row["script"]
 
 

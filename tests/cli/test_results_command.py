@@ -170,9 +170,9 @@ def test_every_filter_of_the_page_is_a_flag() -> None:
 
 def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) -> None:
     for name in ("cell", "other"):
-        one = make_result(name)
+        result = make_result(name)
         told = {"dag_id": "steptime_sweep", "dag_run_id": f"week-{name}", "sweep": "weekly"}
-        provenance = one.submitted.provenance.model_copy(update=told)
+        provenance = result.submitted.provenance.model_copy(update=told)
         stored.write(Store(), make_result(name, provenance=provenance))
 
     stored.write(Store(), make_result("of-no-sweep"))

@@ -85,8 +85,14 @@ def test_a_plan_keeps_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_output_to_a_pipe_is_plain_columns() -> None:
     *_, head = (rows := printed("plan llama3.1 --size 8b --gpus 8-128").splitlines())[:4]
-    place = head.index("gbs") - 1
-    assert [line[place : place + 4].strip() for line in rows[4:9]] == ["128", "256", "512", "1024", "2048"]
+    position = head.index("gbs") - 1
+    assert [line[position : position + 4].strip() for line in rows[4:9]] == [
+        "128",
+        "256",
+        "512",
+        "1024",
+        "2048",
+    ]
     assert not re.search("[│━─┃]", "".join(rows))
 
 

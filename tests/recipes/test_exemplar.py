@@ -40,14 +40,14 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
     for key, upstream in theirs.items():
         row = ours[key]
         assert isinstance(row.model, NamedRecipe)
-        run, asked = run_of_row(row), asked_of_slurm(row)
+        run, requested = run_of_row(row), asked_of_slurm(row)
         script, *arguments = bridge_command(run)
         assert arguments_by_name(arguments) == of_kind("argument", upstream) | OURS, key
         assert run.performance.environment == of_kind("variable", upstream), key
         slurm = of_kind("slurm", upstream)
-        assert {*slurm.pop("srun_args")} <= asked.srun, key
-        assert (asked.sbatch, asked.further) == (slurm, {"ntasks", "gres"}), key
-        assert asked.command[1].endswith(f"/scripts/performance/{Path(script).name}")
+        assert {*slurm.pop("srun_args")} <= requested.srun, key
+        assert (requested.sbatch, requested.further) == (slurm, {"ntasks", "gres"}), key
+        assert requested.command[1].endswith(f"/scripts/performance/{Path(script).name}")
         assert workload.find_time_limit(row.size, row.gpu_type, "weak") == upstream["time"], key
         assert row.image is not None
         assert f"nvidia+nemo+{row.image.rpartition(':')[2]}.sqsh" == upstream["image"], key
@@ -56,7 +56,7 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
         batch = f"mbs{row.micro_batch_size}_gbs{row.global_batch_size}"
         assert f"gpus{row.gpus}_{degrees}_ep{spread.expert or 1}_" in upstream["experiment"], key
         assert upstream["experiment"].endswith(batch), key
-        bound.add((asked.binding, upstream["numactl"]))
+        bound.add((requested.binding, upstream["numactl"]))
     for binding, numactl in bound:
         assert numactl_of(f"{binding} train", tmp_path) == numactl_of(f"{numactl} train", tmp_path)
 
@@ -69,7 +69,8 @@ def test_the_suites_are_planned_whole() -> None:
             planned = plan_sweep(load_sweep(name), lambda _: None)
             requests = [cell.request for cell in planned.cells if cell.repeat == 1]
             cells[name] = {
-                f"{one.workload} {one.size} {one.gpu_type} {one.dtype} {one.gpus}" for one in requests
+                f"{request.workload} {request.size} {request.gpu_type} {request.dtype} {request.gpus}"
+                for request in requests
             }
             assert len(planned.cells) == 3 * len(cells[name]) == 3 * len(requests)
     assert {name.removeprefix("exemplar-"): len(keys) for name, keys in cells.items()} == {

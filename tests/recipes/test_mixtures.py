@@ -35,8 +35,12 @@ def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def recipes(name: str, **cell: Any) -> list[Recipe]:
-    found = [recipe for recipe, _ in load_workload(name).recipes()]
-    return [one for one in found if all(getattr(one, field) == value for field, value in cell.items())]
+    all_recipes = [recipe for recipe, _ in load_workload(name).recipes()]
+    return [
+        candidate
+        for candidate in all_recipes
+        if all(getattr(candidate, field) == value for field, value in cell.items())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +55,8 @@ def test_total_and_active_parameters(name: str, size: str, total: float, active:
     assert (round(row["parameters"] / 1e9, 1), round(row["active_parameters"] / 1e9, 1)) == (total, active)
 
 
-def planned(name: str, **asked: Any) -> Any:
-    return plan(PlanRequest.model_validate({"workload": name, **asked})).runs[0]
+def planned(name: str, **options: Any) -> Any:
+    return plan(PlanRequest.model_validate({"workload": name, **options})).runs[0]
 
 
 def test_people_read_the_parameters() -> None:
@@ -70,13 +74,13 @@ def test_people_read_the_parameters() -> None:
 
 
 def test_several_fp8_recipes_on_one_type_of_gpu() -> None:
-    asked = {"gpu_type": "gb200", "gpus": "256"}
-    runs = {dtype: planned(DEEPSEEK, dtype=dtype, **asked) for dtype in ("bf16", "fp8", "fp8_mx")}
+    options = {"gpu_type": "gb200", "gpus": "256"}
+    runs = {dtype: planned(DEEPSEEK, dtype=dtype, **options) for dtype in ("bf16", "fp8", "fp8_mx")}
     trained = {dtype: run.performance.trainer for dtype, run in runs.items()}
-    assert {dtype: one.fp8_recipe for dtype, one in trained.items()} == {
+    assert {dtype: settings.fp8_recipe for dtype, settings in trained.items()} == {
         **{"bf16": None, "fp8": "delayed", "fp8_mx": "mxfp8"}
     }
-    assert {one.recompute_modules for one in trained.values()} == {("mla_up_proj",)}
+    assert {settings.recompute_modules for settings in trained.values()} == {("mla_up_proj",)}
     on_h100 = planned(DEEPSEEK, dtype="fp8_ss", gpu_type="h100", gpus="512")
     assert on_h100.recipe.parallelism.tensor == 2
     assert on_h100.performance.trainer.fp8_recipe == "blockwise"
@@ -111,7 +115,7 @@ def placed_refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[t
     with pytest.raises(UserError) as refused:
         load_workload(name)
     told = [sentence.removeprefix(f"{path}, line ") for sentence in str(refused.value).split("\n")]
-    return [(int(line), sentence) for line, _, sentence in (one.partition(", ") for one in told)]
+    return [(int(line), sentence) for line, _, sentence in (line_text.partition(", ") for line_text in told)]
 
 
 def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:

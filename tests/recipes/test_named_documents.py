@@ -61,11 +61,11 @@ def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> No
     ours = {}
     for row in configuration_rows():
         if row.recipe == name:
-            found = numbers.pop((row.size, row.dtype, row.gpu_type, row.gpus, row.gbs))
+            published = numbers.pop((row.size, row.dtype, row.gpu_type, row.gpus, row.gbs))
             cells = (row.size, row.dtype, row.gpu_type, row.gpus, row.seq_len, row.tp, row.pp, row.cp, row.ep)
             ours[tuple(map(str, (*cells, row.vp, row.mbs, row.gbs)))] = (
-                f"{found.tokens_per_s_per_gpu}",
-                f"{found.tflops_per_gpu:.0f}",
+                f"{published.tokens_per_s_per_gpu}",
+                f"{published.tflops_per_gpu:.0f}",
             )
     assert ours == printed
     assert not numbers
@@ -170,11 +170,11 @@ def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> N
     for row in ROWS:
         upstream, ours = upstream_of(row), asked_of_slurm(row)
         name = "·".join(map(str, row.identity.values()))
-        asked = of_kind("slurm", upstream)
-        missing = {*asked.pop("srun_args")} - ours.srun
+        options = of_kind("slurm", upstream)
+        missing = {*options.pop("srun_args")} - ours.srun
         assert ours.further == {"ntasks", "gres"}
-        if ours.sbatch != asked or missing:
-            differing.append(f"{name}: {ours.sbatch} {missing or ''}, upstream's {asked}")
+        if ours.sbatch != options or missing:
+            differing.append(f"{name}: {ours.sbatch} {missing or ''}, upstream's {options}")
         bound[ours.binding, upstream["numactl"]] = name
     differing += [
         f"{name}: {ours}, upstream's {upstreams}"

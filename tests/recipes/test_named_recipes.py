@@ -281,4 +281,4 @@ def test_a_mistake_is_a_sentence_with_file_line_and_field(config: Path, mistake:
         load_workload(GPT_OSS)
     number = next(n for n, written in enumerate(changed.splitlines(), 1) if line in written)
     said = str(refused.value).split("\n")
-    assert any(one.startswith(f"{path}, line {number}, {sentence}") for one in said), said
+    assert any(mistake.startswith(f"{path}, line {number}, {sentence}") for mistake in said), said

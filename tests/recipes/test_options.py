@@ -144,8 +144,8 @@ def test_the_options_of_slurm() -> None:
 
 def test_graphs_and_overlap_are_on_off_or_the_recipes() -> None:
     recipes = run_of(size="70b").performance.trainer
-    asked = {"cuda_graphs": not recipes.cuda_graphs, "tp_comm_overlap": not recipes.tp_comm_overlap}
-    assert run_of(size="70b", **asked).performance.trainer == recipes.model_copy(update=asked)
+    options = {"cuda_graphs": not recipes.cuda_graphs, "tp_comm_overlap": not recipes.tp_comm_overlap}
+    assert run_of(size="70b", **options).performance.trainer == recipes.model_copy(update=options)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
 
 
-def launched(**asked: Any) -> Performance:
+def launched(**options: Any) -> Performance:
     """Return the performance settings of the first run of a request."""
-    request = {"gpu_type": "h100"} | asked
+    request = {"gpu_type": "h100"} | options
     return plan(PlanRequest.model_validate(request)).runs[0].performance
 
 
@@ -25,9 +25,9 @@ def test_a_later_rule_counts() -> None:
     }
     connections = {name: one.environment["CUDA_DEVICE_MAX_CONNECTIONS"] for name, one in on_gpu.items()}
     assert connections == {"h100": "1", "b200": "32", "gb200": "32", "gb300": "1"}
-    asked = {"workload": "nemotron4", "size": "340b", "gpus": "512"}
+    options = {"workload": "nemotron4", "size": "340b", "gpus": "512"}
     gathers = {
-        mode: launched(**asked, **{mode: value}).trainer.overlap_param_gather_with_optimizer_step
+        mode: launched(**options, **{mode: value}).trainer.overlap_param_gather_with_optimizer_step
         for mode, value in {
             "profile": True,
             "save_checkpoint": True,
@@ -39,7 +39,7 @@ def test_a_later_rule_counts() -> None:
 
 def test_what_is_for_slurm_is_left_out_elsewhere() -> None:
     workload = load_workload("nemotron4-340b-25.12")
-    (recipe, *_) = [one for one, _ in workload.recipes() if one.gpu_type == "gb200"]
+    (recipe, *_) = [row for row, _ in workload.recipes() if row.gpu_type == "gb200"]
     mode = plan(PlanRequest(workload="llama3.1")).runs[0].mode
     on = {kind: workload.performance.of(recipe, "340b", mode, kind) for kind in ("slurm", "runai")}
     assert (on["slurm"].ranks_per_numa_node, on["runai"].ranks_per_numa_node) == (2, None)
@@ -104,8 +104,8 @@ def test_a_rule_may_be_for_some_modes_and_some_clusters() -> None:
         ({"modes": [save], "cluster_kinds": ["slurm"]}, [True, False, False, False]),
     ):
         rule = rule_of(**conditions)
-        found = [rule.holds_for_job(mode, kind) for mode in (save, load) for kind in ("slurm", "runai")]
-        assert found == held, conditions
+        applies = [rule.holds_for_job(mode, kind) for mode in (save, load) for kind in ("slurm", "runai")]
+        assert applies == held, conditions
 
 
 CALLBACK = {"comm_overlap_callback": True}

@@ -39,8 +39,8 @@ LEFT_TO_OTHERS = {
 @pytest.mark.parametrize("name", workloads_on("cpu"))
 def test_defaults_are_filled_in_and_mean_the_same_again(name: str) -> None:
     made = planned(workload=name, repeats=2)
-    asked = made.request.model_dump()
-    unset = {field for field, value in asked.items() if value is None}
+    values = made.request.model_dump()
+    unset = {field for field, value in values.items() if value is None}
     assert unset == LEFT_TO_OTHERS
     assert plan(made.request) == made
 
@@ -57,8 +57,8 @@ def test_a_run_has_what_was_asked_for() -> None:
     assert (run.first_step, run.cluster, run.seed, run.checkpoint_path) == (0, "local", 1234, None)
     assert run.model_flops == pytest.approx(model_flops(workload.sizes["70b"].model, "llama3.1-25.04"))
     launched = workload.performance.of(run.recipe, "70b", Mode.PERFORMANCE, "local")
-    asked = {"cuda_graphs": True, "tp_comm_overlap": False}
-    settings = launched.trainer.model_copy(update={**asked, "gpu_samples": True})
+    options = {"cuda_graphs": True, "tp_comm_overlap": False}
+    settings = launched.trainer.model_copy(update={**options, "gpu_samples": True})
     assert run.performance == launched.model_copy(update={"trainer": settings})
     assert run.performance != Performance()
     assert run.recipe.model == workload.sizes["70b"].model

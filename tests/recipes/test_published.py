@@ -30,8 +30,8 @@ def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
         name for name in list_workloads() if any(rule.printed for _, rule in load_workload(name).recipes())
     }
     assert set(list_references()) == printed
-    found = [row for recipe in RECIPES if (row := published_performance(recipe))]
-    assert len(found) == len(set(found)) == len(performance_rows())
+    published = [row for recipe in RECIPES if (row := published_performance(recipe))]
+    assert len(published) == len(set(published)) == len(performance_rows())
 
 
 def test_stated_flops_are_the_formulas_rounded() -> None:
@@ -76,7 +76,9 @@ def test_a_table_has_the_lines_that_its_document_prints(references: Path) -> Non
     table = "size: 56b, dtype: fp8, gpu_type: h100, seq_length: 8192, gpus: [32], global_batch_size: [96]"
     path.write_text(f"{header}  - {{{table}, tflops_per_gpu: [480.5]}}\n", encoding="utf-8")
     recipe = next(
-        one for one in RECIPES if (one.workload, one.size, one.gpus) == ("nemotron-h-25.05", "56b", 32)
+        candidate
+        for candidate in RECIPES
+        if (candidate.workload, candidate.size, candidate.gpus) == ("nemotron-h-25.05", "56b", 32)
     )
     row = published_performance(recipe)
     assert row is not None

@@ -38,8 +38,8 @@ def test_what_is_refused_is_named(values: dict[str, Any], complaint: str) -> Non
 
 
 def test_options_of_a_kind_of_cluster_stand_beside_the_others_in_json() -> None:
-    asked = parse_request({"workload": "llama3.1", "partition": "batch", "gres": "off", "account": None})
-    assert asked.cluster_options == {"partition": "batch", "gres": False}
-    written = asked.model_dump(mode="json", exclude_defaults=True)
+    request = parse_request({"workload": "llama3.1", "partition": "batch", "gres": "off", "account": None})
+    assert request.cluster_options == {"partition": "batch", "gres": False}
+    written = request.model_dump(mode="json", exclude_defaults=True)
     assert written == {"workload": "llama3.1", "partition": "batch", "gres": False}
-    assert PlanRequest.model_validate_json(asked.model_dump_json()) == asked
+    assert PlanRequest.model_validate_json(request.model_dump_json()) == request

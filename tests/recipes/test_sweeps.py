@@ -155,8 +155,8 @@ def test_cells_cost_and_run_what_the_whole_request_does(planned: Callable[..., S
         made.cells[0].request.model_copy(update={"gpus": "8-128", "checkpoint": True, "repeats": 3})
     )
     assert made.gpu_hours_max == pytest.approx(together.gpu_hours_max)
-    assert [one.gpu_hours_max for one in alone] == [cell.gpu_hours_max for cell in made.cells]
-    assert [len(one.all_runs) for one in alone] == [cell.jobs for cell in made.cells]
+    assert [plan_alone.gpu_hours_max for plan_alone in alone] == [cell.gpu_hours_max for cell in made.cells]
+    assert [len(plan_alone.all_runs) for plan_alone in alone] == [cell.jobs for cell in made.cells]
     assert sum(cell.jobs for cell in made.cells) == len(together.all_runs)
 
 
@@ -180,12 +180,15 @@ def test_confirmation_cells_run_a_cell_again_under_names_of_their_own(
     cell = planned(runs=[{**TINY, "gpus": 2, "checkpoint": True}]).cells[0]
     for checkpoint in (False, True):
         confirmations = confirmation_cells(cell, 2, checkpoint=checkpoint, after=3)
-        assert [(one.label, one.repeat, one.jobs) for one in confirmations] == [
-            (f"{cell.label}·confirmation {place}", 3 + place, 3 if checkpoint else 1) for place in (1, 2)
+        assert [
+            (confirmation.label, confirmation.repeat, confirmation.jobs) for confirmation in confirmations
+        ] == [
+            (f"{cell.label}·confirmation {number}", 3 + number, 3 if checkpoint else 1) for number in (1, 2)
         ]
-        assert {(one.sweep, one.entry, one.request.checkpoint) for one in confirmations} == {
-            ("night", 0, checkpoint)
-        }
+        assert {
+            (confirmation.sweep, confirmation.entry, confirmation.request.checkpoint)
+            for confirmation in confirmations
+        } == {("night", 0, checkpoint)}
 
 
 def test_as_many_as_there_may_be_are_planned(

@@ -22,20 +22,20 @@ NANO = {"workload": "nemotron3-26.08", "size": "nano", "gpu_type": "gb300", "gpu
 IMPORTED = {"workload": "llama3.1-26.08", "size": "70b", "gpu_type": "gb300", "gpus": "64"}
 
 
-def planned(**asked: Any) -> Run:
-    return plan(PlanRequest(**asked)).runs[0]
+def planned(**options: Any) -> Run:
+    return plan(PlanRequest(**options)).runs[0]
 
 
 def test_another_parallelism_and_batch_are_planned_and_named() -> None:
     run = planned(**LLAMA, tensor_parallel=8, pipeline_parallel=2, micro_batch_size=2)
-    spread, own = run.recipe.parallelism, planned(**LLAMA)
+    spread, untuned = run.recipe.parallelism, planned(**LLAMA)
     assert (spread.tensor, spread.pipeline, spread.context, spread.data) == (8, 2, 2, 2)
     assert (spread.virtual_pipeline, run.recipe.micro_batch_size, run.recipe.gpus) == (None, 2, 64)
     assert run.tuning == "tp8 pp2 vp1 mbs2"
     assert run.label == "70b·bf16·64·tuned tp8 pp2 vp1 mbs2"
-    assert run.experiment == f"{own.experiment}_tuned_tp8_pp2_vp1_mbs2"
+    assert run.experiment == f"{untuned.experiment}_tuned_tp8_pp2_vp1_mbs2"
     assert run.performance.trainer.tp_comm_overlap_cfg is None, "which is for the document's sizes"
-    assert (own.tuning, own.label) == ("", "70b·bf16·64")
+    assert (untuned.tuning, untuned.label) == ("", "70b·bf16·64")
 
 
 def test_what_the_document_has_is_no_tuning() -> None:

@@ -241,9 +241,9 @@ def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
     log = tmp_path / "log.out"
     log.write_text(f"{line}\n")
     status = JobStatus(state=JobState.FAILED, exit_code=1, nodes=("node1", "node2", "node3"))
-    found = with_failed_nodes(status, causes(log))
-    assert (found.cluster_fault, found.failed_nodes) == (bool(failed), failed)
-    assert found.reason == (f"by its log, {causes(log).failed_nodes} failed" if failed else "")
+    marked = with_failed_nodes(status, causes(log))
+    assert (marked.cluster_fault, marked.failed_nodes) == (bool(failed), failed)
+    assert marked.reason == (f"by its log, {causes(log).failed_nodes} failed" if failed else "")
 
 
 def test_causes_are_parts_of_one_sentence(causes: Causes, tmp_path: Path) -> None:

@@ -40,7 +40,11 @@ def test_a_loss_that_is_no_number_is_told_before_its_step() -> None:
     news = follower.feed(
         b"".join(line_forms.nemo2(step, loss=loss).encode() for step, loss in ((0, "9.1"), (1, "nan")))
     )
-    assert [one.kind if isinstance(one, Problem) else one.global_step for one in news] == [0, "nan_loss", 1]
+    assert [event.kind if isinstance(event, Problem) else event.global_step for event in news] == [
+        0,
+        "nan_loss",
+        1,
+    ]
 
 
 @pytest.mark.long
@@ -52,10 +56,14 @@ def test_memory_does_not_grow_with_the_log_or_its_ranks(monkeypatch: pytest.Monk
     try:
         for step in range(0, 3000, 100):
             news = follower.feed(line_forms.nemo2_log(range(step, step + 100)))
-            assert [one.global_step for one in news if isinstance(one, Step)] == [*range(step, step + 100)]
+            assert [event.global_step for event in news if isinstance(event, Step)] == [
+                *range(step, step + 100)
+            ]
         kept_bytes.append(tracemalloc.get_traced_memory()[0])
         for rank in range(0, 2400, 100):
-            lines = [line_forms.nemo2(3000, prefix=f"{one}: ").encode() for one in range(rank, rank + 100)]
+            lines = [
+                line_forms.nemo2(3000, prefix=f"{number}: ").encode() for number in range(rank, rank + 100)
+            ]
             news = follower.feed(b"".join(lines))
             assert len(news) == (rank == 0)
         kept_bytes.append(tracemalloc.get_traced_memory()[0])

@@ -56,10 +56,10 @@ def _digest(text: str) -> str:
 @pytest.fixture
 def uv() -> str:
     """Return the uv of this environment, or the one on the PATH."""
-    found = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
-    if found is None:
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
         pytest.fail("uv is missing: pip install -r requirements-bootstrap.txt")
-    return found
+    return uv
 
 
 @pytest.fixture

@@ -176,10 +176,10 @@ async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
         assert (Path(image.path) / "opt/trainer/pyvenv.cfg").is_file()
         names = [line.split()[2] for line in said if line.startswith("in job ")]
         wanted = sorted(f"{name}|COMPLETED|batch|normal|1" for name in names)
-        asked = ("sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,QOS,NCPUS")
+        query = ("sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,QOS,NCPUS")
         deadline = time.monotonic() + 60
-        while sorted(mini_slurm.command(*asked).split()) != wanted:  # the accounting lags a moment
-            assert time.monotonic() < deadline, mini_slurm.command(*asked)
+        while sorted(mini_slurm.command(*query).split()) != wanted:  # the accounting lags a moment
+            assert time.monotonic() < deadline, mini_slurm.command(*query)
             await asyncio.sleep(0.2)
         assert len(names) == 2
         assert await staged_image(cluster, on_slurm, said, options=options) == image

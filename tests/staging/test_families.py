@@ -80,9 +80,9 @@ def test_what_the_trainer_does_not_do_is_refused_in_one_sentence(kind: str) -> N
 NEMO_1 = "nvcr.io/nvidia/nemo:24.09"
 
 
-def planned(image: str | None, **asked: Any) -> tuple[Run, ...]:
+def planned(image: str | None, **options: Any) -> tuple[Run, ...]:
     """Return the runs of a plan in that image."""
-    request = {"workload": "nemotron4", "size": "340b", "gpu_type": "h100", "gpus": "512", **asked}
+    request = {"workload": "nemotron4", "size": "340b", "gpu_type": "h100", "gpus": "512", **options}
     return tuple(
         run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": image})})
         for run in plan(PlanRequest.model_validate(request)).all_runs

@@ -371,8 +371,8 @@ async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
     assert image.digest is not None
     assert folder == Path(config.root, "images", "unpacked", image.digest.removeprefix("sha256:")[:16])
     assert image.environment == {"PATH": "/image/bin:/usr/bin:/bin", "NEMO": "25.04"}
-    for place in ("dev", "proc", "sys", "tmp", config.root[1:], "elsewhere/checkpoints"):
-        assert (folder / place).is_dir()
+    for mount_point in ("dev", "proc", "sys", "tmp", config.root[1:], "elsewhere/checkpoints"):
+        assert (folder / mount_point).is_dir()
     assert (folder / "etc" / "passwd").read_bytes() == b""
     unpacking = [
         line for staging in (first, second) for line in staging.lines if line.startswith("unpacking")

@@ -80,8 +80,8 @@ async def test_an_environment_is_built_with_progress_and_then_reused(new_staging
     python = await first()
     target = python.parent.parent
     imports = "import torch, numbers_of_nemo; print(torch.__version__, numbers_of_nemo.__version__)"
-    found = captured([python, "-c", imports], check=True)
-    assert found.stdout == "2.13.0+cpu 1.0\n"
+    imported = captured([python, "-c", imports], check=True)
+    assert imported.stdout == "2.13.0+cpu 1.0\n"
     steps = [line for line in first.lines if line.startswith("[")]
     assert steps == [
         f"[1/5] making {target}",
@@ -112,8 +112,8 @@ async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_env
     (old / "__main__.py").write_text("raise SystemExit('no such option: --python')\n")
     staged = await new_staging().by(python)()
     imports = "import torch, numbers_of_nemo, pip; print(torch.__version__)"
-    found = captured([staged, "-c", imports], check=True)
-    assert found.stdout == "2.13.0+cpu\n"
+    imported = captured([staged, "-c", imports], check=True)
+    assert imported.stdout == "2.13.0+cpu\n"
 
 
 async def test_two_at_once_build_once_and_the_second_says_that_it_waits(

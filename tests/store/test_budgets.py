@@ -105,8 +105,8 @@ def balance(now: float = NOW) -> BudgetBalance:
 
 def counted(now: float = NOW) -> tuple[float, float]:
     """Return the used and the committed GPU-hours."""
-    found = balance(now)
-    return round(found.used_gpu_hours, 6), round(found.committed_gpu_hours, 6)
+    budget = balance(now)
+    return round(budget.used_gpu_hours, 6), round(budget.committed_gpu_hours, 6)
 
 
 @pytest.mark.long

@@ -121,13 +121,13 @@ def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
     """This includes connections to a server that was restarted."""
 
     def others(*, end: bool = False) -> int:
-        asked = "pg_terminate_backend(pid)" if end else "pid"
+        expression = "pg_terminate_backend(pid)" if end else "pid"
         with psycopg.connect(postgresql_url, autocommit=True) as connection:
-            found = connection.execute(
-                f"SELECT {asked} FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608
+            processes = connection.execute(
+                f"SELECT {expression} FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608
                 "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
             )
-            return len(found.fetchall())
+            return len(processes.fetchall())
 
     store = Store(postgresql_url)
     assert store.results() == []

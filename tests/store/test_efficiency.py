@@ -49,10 +49,10 @@ def of(store: Store) -> dict[str, tuple[float | None, int | None, str | None]]:
     """Return each run's efficiency, and the number of GPUs and jobs that it is relative to."""
     names = ("scaling_efficiency_percent", "scaling_base_gpus", "scaling_base_jobs")
     rows = store.results(include_rejected=True)
-    found = {row["job_name"]: tuple(row[name] for name in names) for row in rows}
+    by_job = {row["job_name"]: tuple(row[name] for name in names) for row in rows}
     return {
         name: (None if percent is None else round(percent, 6), *base)
-        for name, (percent, *base) in found.items()
+        for name, (percent, *base) in by_job.items()
     }
 
 
@@ -205,8 +205,8 @@ def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store: Store, make: MakeResul
 
 def test_what_its_reader_may_not_read_is_no_base(store: Store, make: MakeResult) -> None:
     """A reader sees whole DAGs, so a run and its base are of the same DAG."""
-    one = make("one", 1)
-    secret = one.submitted.provenance.model_copy(update={"dag_id": "secret"})
+    on_one_gpu = make("one", 1)
+    secret = on_one_gpu.submitted.provenance.model_copy(update={"dag_id": "secret"})
     publish(store, make("one", 1, provenance=secret), make("two", 2, 0.9), make("four", 4, 0.72))
 
     assert of(store)["four"] == (80, 2, "two")
@@ -240,12 +240,12 @@ SPREAD = {**dict.fromkeys(WAYS, 1), "expert_parallel": 1, "global_batch_size": 8
 
 def measured(number: int, rate: float, **spread: int) -> dict[str, Any]:
     """Return a run of one sweep as the store has it."""
-    own = SPREAD | spread
+    times = SPREAD | spread
     return {
         **{"id": number, "job_name": f"job-{number}", "submitted_at": float(number)},
         **{"dag_run_id": "r", "tokens_per_s_per_gpu": rate, "state": "valid"},
-        **own,
-        "gpus": math.prod(own[way] for way in WAYS),
+        **times,
+        "gpus": math.prod(times[way] for way in WAYS),
     }
 
 
@@ -253,19 +253,21 @@ def test_runs_that_are_spread_otherwise_are_no_repeats() -> None:
     base = [measured(number, rate) for number, rate in enumerate((1.0, 1.01, 0.99))]
     for name in SPREAD:
         of_all = [measured(number, 0.9, data_parallel=2) for number in (3, 4, 5)]
-        found = efficiency.efficiencies([*base, *of_all])
-        assert found[5]["scaling_efficiency_low_percent"] is not None
+        computed = efficiency.efficiencies([*base, *of_all])
+        assert computed[5]["scaling_efficiency_low_percent"] is not None
         other = measured(5, 0.9, **{"data_parallel": 2, name: 4})
-        found = efficiency.efficiencies([*base, *of_all[:2], other])
-        lows = [found[number]["scaling_efficiency_low_percent"] for number in (3, 4, 5)]
+        computed = efficiency.efficiencies([*base, *of_all[:2], other])
+        lows = [computed[number]["scaling_efficiency_low_percent"] for number in (3, 4, 5)]
         assert lows == [None, None, None], f"two and one of them are equal, but for {name}"
 
 
 def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
-    two, one = (measured(number, 1.0, data_parallel=2 - number) for number in (0, 1))
-    assert efficiency.efficiencies([two, one])[0]["scaling_base_jobs"] == "job-1", "though that came later"
-    of_another = one | {"dag_run_id": "another"}
-    assert efficiency.efficiencies([two, of_another]) == {}
+    on_two_gpus, on_one_gpu = (measured(number, 1.0, data_parallel=2 - number) for number in (0, 1))
+    assert efficiency.efficiencies([on_two_gpus, on_one_gpu])[0]["scaling_base_jobs"] == "job-1", (
+        "though that came later"
+    )
+    of_another = on_one_gpu | {"dag_run_id": "another"}
+    assert efficiency.efficiencies([on_two_gpus, of_another]) == {}
 
 
 def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally() -> None:

@@ -55,26 +55,26 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limi
     assert ledger.reserve_gpus(third, four, 10) == ""
     assert ledger.reserve_gpus(small, four, 10) == f"needs 1 {needs}"
     assert ledger.reserve_gpus(small, limit(5), 10) == "", "the file was changed"
-    found = ledger.find("d")
-    assert found is not None
-    assert not found.waits_for_gpus
+    waiting = ledger.find("d")
+    assert waiting is not None
+    assert not waiting.waits_for_gpus
 
 
 def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits, limit: Limit) -> None:
-    one = limit(1)
+    limit_of_1 = limit(1)
     lost, crashed, last = (waits(name, at=number, gpus=1) for number, name in enumerate("abc"))
-    assert ledger.reserve_gpus(lost, one, 10) == ""
-    assert ledger.reserve_gpus(crashed, one, 10)
+    assert ledger.reserve_gpus(lost, limit_of_1, 10) == ""
+    assert ledger.reserve_gpus(crashed, limit_of_1, 10)
 
-    assert "1 job(s) wait before it" in ledger.reserve_gpus(last, one, 609)
-    assert "1 are in use" in ledger.reserve_gpus(last, one, 610), "which has not asked for ten minutes"
-    assert ledger.reserve_gpus(last, one, 3610) == "", "which was not submitted for an hour"
+    assert "1 job(s) wait before it" in ledger.reserve_gpus(last, limit_of_1, 609)
+    assert "1 are in use" in ledger.reserve_gpus(last, limit_of_1, 610), "which has not asked for ten minutes"
+    assert ledger.reserve_gpus(last, limit_of_1, 3610) == "", "which was not submitted for an hour"
 
     ledger.store_submission(job_of(last))
     again = waits("d", at=4000, gpus=1)
     day_s = 86_400
     longest = last.created_at + 3600 + last.time_limit_s + day_s
-    assert [bool(ledger.reserve_gpus(again, one, longest + more)) for more in (-1, 0)] == [True, False]
+    assert [bool(ledger.reserve_gpus(again, limit_of_1, longest + more)) for more in (-1, 0)] == [True, False]
 
 
 def _ask(barrier: "multiprocessing.synchronize.Barrier", job: LedgerJob, config: ClusterConfig) -> None:

@@ -46,12 +46,12 @@ def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: 
 
     ledger.store_submission(job_of(planned))
 
-    found = ledger.find(planned.name)
-    assert found is not None
-    assert found.job == job_of(planned)
-    assert found.submitted is not None
-    assert found.submitted.run == planned.run
-    assert (found.state, found.ended_at) == (JobState.QUEUED, None)
+    job = ledger.find(planned.name)
+    assert job is not None
+    assert job.job == job_of(planned)
+    assert job.submitted is not None
+    assert job.submitted.run == planned.run
+    assert (job.state, job.ended_at) == (JobState.QUEUED, None)
     assert ledger.find("another") is None
     assert (ledger.was_reached(planned.cluster), ledger.was_reached("another")) == (True, False)
 
@@ -85,10 +85,10 @@ def test_jobs_are_found_by_their_task_and_their_cell(ledger_job: MakeJob) -> Non
 def test_a_job_is_open_until_it_has_ended(ledger_job: MakeJob) -> None:
     def note(status: JobStatus) -> tuple[float | None, list[str]]:
         ledger.store_status("job-1", status, now=50.0)
-        found = ledger.find("job-1")
-        assert found is not None
-        assert (found.state, found.reason) == (status.state, status.reason)
-        return found.ended_at, [job.name for job in ledger.open_jobs("eos")]
+        stored = ledger.find("job-1")
+        assert stored is not None
+        assert (stored.state, stored.reason) == (status.state, status.reason)
+        return stored.ended_at, [job.name for job in ledger.open_jobs("eos")]
 
     ledger.add(ledger_job("elsewhere", cluster="dgx"))
     ledger.add(ledger_job())
@@ -103,9 +103,9 @@ def test_a_job_is_abandoned_and_taken_up_again(ledger_job: MakeJob) -> None:
     ledger.add(ledger_job())
     for abandoned in (True, False):
         ledger.mark_abandoned("job-1", abandoned=abandoned)
-        found = ledger.find("job-1")
-        assert found is not None
-        assert found.abandoned is abandoned
+        job = ledger.find("job-1")
+        assert job is not None
+        assert job.abandoned is abandoned
 
 
 async def test_a_store_that_does_not_answer_is_waited_for(

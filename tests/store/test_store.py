@@ -95,8 +95,10 @@ def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(
 
     assert stored.unjudged_writer(store_url).store_measurement(result)
 
-    found = store.measured("saved")
-    assert repr(found) == repr(Result.model_validate(result.model_dump(exclude={"verdict"}))), "NaN included"
+    measured = store.measured("saved")
+    assert repr(measured) == repr(Result.model_validate(result.model_dump(exclude={"verdict"}))), (
+        "NaN included"
+    )
     assert (_what_readers_see(store), _what_readers_see(reader)) == before
     assert stored.unjudged_writer(store_url).store_verdict("saved", result.verdict)
     assert (_what_readers_see(store), _what_readers_see(reader)) == before
@@ -382,8 +384,10 @@ def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) 
 
     of_cluster = store.run_times({"cluster": "local"}, 2)
 
-    assert [(one.job_s, one.steps) for one in of_cluster] == [(400, 40), (300, 30)]
-    assert [one.step_s for one in of_cluster] == [store.run(f"run-{n}")["step_time_mean_s"] for n in (2, 1)]
+    assert [(times.job_s, times.steps) for times in of_cluster] == [(400, 40), (300, 30)]
+    assert [times.step_s for times in of_cluster] == [
+        store.run(f"run-{n}")["step_time_mean_s"] for n in (2, 1)
+    ]
     assert store.run_times({"cluster": "another"}, 2) == []
 
 
@@ -427,8 +431,8 @@ def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: Mak
     numbers = measured.model_copy(update={"checkpoint_save_s": 2.0})
     stored.write(store, make_result("bad", verdict=BAD, measurement=numbers))
     with read_connection(store.url) as connection:
-        found = judgement_queries.read_runs(connection, {}, ["checkpoint_save_s"])
-    assert [row["job_name"] for row in found] == ["has"]
+        judged = judgement_queries.read_runs(connection, {}, ["checkpoint_save_s"])
+    assert [row["job_name"] for row in judged] == ["has"]
 
 
 def test_of_each_series_the_latest_runs_are_read_with_their_judgements(

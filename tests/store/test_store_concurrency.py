@@ -70,9 +70,11 @@ def test_processes_may_publish_at_once_and_make_the_store_at_once(
 ) -> None:
     """Four processes open an empty database at once; each publishes one common run and four of its own."""
     shared = make_result("shared")
-    own = [[make_result(f"job{process}-{number}") for number in range(4)] for process in range(4)]
+    by_process = [[make_result(f"job{process}-{number}") for number in range(4)] for process in range(4)]
 
-    codes = _run_in_processes(_publish_all, [(store_url, [shared, *results, shared]) for results in own])
+    codes = _run_in_processes(
+        _publish_all, [(store_url, [shared, *results, shared]) for results in by_process]
+    )
 
     assert codes == [0, 0, 0, 0]
     store = Store(store_url)
@@ -91,11 +93,11 @@ def test_different_contents_of_one_run_never_mix(store_url: str, make_result: Ma
 
     assert codes == [0, 0, 0, 0]
     assert store.results() == [], "what is measured again is no result"
-    found = store.measured("one")
-    assert len(found.log.steps) in lengths
+    measured = store.measured("one")
+    assert len(measured.log.steps) in lengths
     with database.read_connection(store_url) as connection:
         window = connection.scalar(sqlalchemy.select(schema.runs.c.window))
-    assert window == f"{len(found.log.steps) // 2}:{len(found.log.steps) - 1}"
+    assert window == f"{len(measured.log.steps) // 2}:{len(measured.log.steps) - 1}"
 
 
 def test_scales_that_are_published_at_once_are_all_relative_to_the_smallest(
@@ -104,11 +106,11 @@ def test_scales_that_are_published_at_once_are_all_relative_to_the_smallest(
     results = [make_result(f"run-{gpus}", gpus=gpus, tensor=gpus) for gpus in (1, 2, 3, 4, 6, 8)]
     Store(store_url).count()
     for repeat in range(4):
-        some = [
+        at_once = [
             result.model_copy(update={"log": result.log.model_copy(update={"bytes_read": repeat})})
             for result in results
         ]
-        with ThreadPoolExecutor(len(some)) as threads:
-            list(threads.map(lambda one: stored.write(Store(store_url), one), some))
+        with ThreadPoolExecutor(len(at_once)) as threads:
+            list(threads.map(lambda to_write: stored.write(Store(store_url), to_write), at_once))
 
         assert {row["scaling_base_jobs"] for row in Store(store_url).results()} == {"run-1"}

@@ -34,7 +34,7 @@ def make(make_result: MakeResult) -> MakeResult:
 @pytest.fixture
 def store(tmp_path: Path, make: MakeResult) -> Store:
     """Return a store of two DAG runs, a sweep of two scales, a save, a rejected run, and another DAG."""
-    found = Store(f"sqlite:///{tmp_path / 's.db'}")
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for result in (
         make("one-1", dag_run="one", gpus=1, submitted_at=1e9),
         make("one-2", dag_run="one", gpus=2, submitted_at=1e9 + 1),
@@ -46,8 +46,8 @@ def store(tmp_path: Path, make: MakeResult) -> Store:
         make("secret-1", "secret", "s", gpus=1, size="small", submitted_at=1e9 + 7),
         make("secret-2", "secret", "s", gpus=2, size="small", submitted_at=1e9 + 8),
     ):
-        stored.write(found, result)
-    return found
+        stored.write(store, result)
+    return store
 
 
 def of_reader(store: Store, *dags: str) -> Store:
@@ -126,8 +126,8 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     seen = of_reader(store, "steptime_llama3.1-25.04", "weekly")
     assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
     assert store.step_times([]) == store.records([]) == {}
-    found = store.read_each(names, select(schema.runs.c.job_name))
-    assert sorted(name for (name,) in found) == sorted(names[:3]), "each once"
+    rows = store.read_each(names, select(schema.runs.c.job_name))
+    assert sorted(name for (name,) in rows) == sorted(names[:3]), "each once"
 
 
 def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make: MakeResult) -> None:

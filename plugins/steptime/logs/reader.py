@@ -89,7 +89,7 @@ class LogBuilder:
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
         """Read the run's first or next log from pieces of bytes.
 
-        If `pieces` raises EOFError, as it does for a damaged archive, the log ends there and has this problem.
+        If `pieces` raises EOFError, as for a damaged archive, the log ends there and has this problem.
         """
         if self._path:
             self._start_run_again()
