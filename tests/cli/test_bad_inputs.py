@@ -141,7 +141,7 @@ STATE = [
     Bad(
         "store that does not answer",
         "results",
-        "postgresql://ada:***@127.0.0.1:1/x failed",
+        "postgresql://127.0.0.1:1/x failed",
         2,
         {"STEPTIME_STORE_URL": "postgresql://ada:not-to-be-shown@127.0.0.1:1/x"},
     ),
