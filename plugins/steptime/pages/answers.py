@@ -78,7 +78,7 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
     return (
         sentences(compared)
         | table([column.name for column in COMPARED], compared.rows)
-        | {"recent": [recent.get(one.series, []) for one in compared.findings]}
+        | {"recent": [recent.get(finding.series, []) for finding in compared.findings]}
     )
 
 
@@ -100,18 +100,18 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
     Each has `recent`, the recent times of its most changed series, oldest first, in seconds.
     """
     recent = recent_seconds(store)
-    found = [
+    listed = [
         {
-            "id": one.id,
-            "cluster": one.cluster,
-            "nodes": one.nodes,
-            "state": one.state,
-            "direction": one.direction,
-            "title": one.title,
-            "evidence": one.evidence,
-            "note": one.note,
-            "noted_by": one.noted_by,
-            "judged_cells": one.judged_cells,
+            "id": incident.id,
+            "cluster": incident.cluster,
+            "nodes": incident.nodes,
+            "state": incident.state,
+            "direction": incident.direction,
+            "title": incident.title,
+            "evidence": incident.evidence,
+            "note": incident.note,
+            "noted_by": incident.noted_by,
+            "judged_cells": incident.judged_cells,
             "cells": [
                 {
                     "label": cell.series.label,
@@ -120,14 +120,14 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
                     "usual_s": cell.usual_s,
                     "state": cell.state,
                 }
-                for cell in one.affected
+                for cell in incident.affected
             ],
-            "recent": recent.get(one.affected[0].series, []),
-            "may_edit": one.may_be_changed(may_edit),
+            "recent": recent.get(incident.affected[0].series, []),
+            "may_edit": incident.may_be_changed(may_edit),
         }
-        for one in incidents.incidents(store, closed_since=since)
+        for incident in incidents.incidents(store, closed_since=since)
     ]
-    return {"incidents": found}
+    return {"incidents": listed}
 
 
 def node(store: Store, cluster: str, name: str) -> dict[str, Any]:
@@ -135,9 +135,9 @@ def node(store: Store, cluster: str, name: str) -> dict[str, Any]:
 
     `drain` is the command that keeps new jobs off the node, None if there is none.
     """
-    found = describe_node(store, cluster, name)
-    reason = next(iter(found["pairs"]), found["incident"] or "slow in benchmarks")
-    return found | {"drain": drain_command(cluster, name, reason)}
+    described = describe_node(store, cluster, name)
+    reason = next(iter(described["pairs"]), described["incident"] or "slow in benchmarks")
+    return described | {"drain": drain_command(cluster, name, reason)}
 
 
 def drain_command(cluster: str, node: str, reason: str) -> str | None:
@@ -159,7 +159,7 @@ def scaling(store: Store, together: str | None) -> dict[str, Any]:
     `known` lists the DAG runs to choose from, `together` is the chosen one.
     """
     known = store.measured_together(limit=_KNOWN_TOGETHER)
-    chosen = together or next((one["together"] for one in known), None)
+    chosen = together or next((dag_run["together"] for dag_run in known), None)
     rows = [] if chosen is None else store.performance_runs(chosen)
     return {"known": known, "together": chosen} | results(rows)
 
@@ -234,8 +234,8 @@ def node_pairs(store: Store, sweep: str) -> dict[str, Any]:
 
     Raises UserError if no run of the sweep had two nodes.
     """
-    found = describe_node_pairs(store, sweep)
-    return found.model_dump(mode="json") | {"findings": found.findings}
+    described = describe_node_pairs(store, sweep)
+    return described.model_dump(mode="json") | {"findings": described.findings}
 
 
 def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
@@ -246,14 +246,16 @@ def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
     run has one of these job names.
     """
     wanted = None if among is None else set(among)
-    findings = {one.series: one for one in make_findings(store, newest_judgements(store).items())}
-    found = []
-    for one, job in all_series(store):
+    judgements = newest_judgements(store).items()
+    findings = {finding.series: finding for finding in make_findings(store, judgements)}
+    listed = []
+    for judged_series, job in all_series(store):
         if wanted is None or job in wanted:
-            told = verdict_of_run(findings.get(one))
-            told["direction"] = findings[one].series_state.direction if one in findings else None
-            found.append({**one.key, "label": one.label, "job_name": job} | told)
-    return {"series": sorted(found, key=_worst_first)}
+            finding = findings.get(judged_series)
+            verdict = verdict_of_run(finding)
+            verdict["direction"] = finding.series_state.direction if finding else None
+            listed.append({**judged_series.key, "label": judged_series.label, "job_name": job} | verdict)
+    return {"series": sorted(listed, key=_worst_first)}
 
 
 def _worst_first(series: Mapping[str, Any]) -> tuple[int, float]:
@@ -262,8 +264,8 @@ def _worst_first(series: Mapping[str, Any]) -> tuple[int, float]:
     return order, -(series["change_percent"] or 0.0)
 
 
-def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
-    """Return the series `own` over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
+def series_trend(store: Store, judged_series: Series, may_accept: bool) -> dict[str, Any]:
+    """Return a series over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
 
     - `may_accept`: whether the user may accept a new usual time; returned as given.
     - `stands`: the newest verdict in words, with what failed or did not run since; `missing`: whether
@@ -275,23 +277,23 @@ def series_trend(store: Store, own: Series, may_accept: bool) -> dict[str, Any]:
       published.
     - `failed`: rejected runs, and jobs that failed without a log (their `job_name` is None), oldest first.
     """
-    rejected = store.results(include_rejected=True, state="rejected", **own.key)
+    rejected = store.results(include_rejected=True, state="rejected", **judged_series.key)
     failed = [{name: row[name] for name in ("job_name", "submitted_at", "reason")} for row in rejected]
     failed += [
         {"job_name": None, "submitted_at": job["created_at"], "reason": job["reason"] or job["state"]}
-        for job in list_lost_jobs(store, own)
+        for job in list_lost_jobs(store, judged_series)
     ]
-    points, missing = trend(store, own), find_missing(store, own)
+    points, missing = trend(store, judged_series), find_missing(store, judged_series)
     return {
-        "label": own.label,
-        "series": own.key,
+        "label": judged_series.label,
+        "series": judged_series.key,
         "stands": verdict_sentence(points, missing),
         "missing": missing is not None,
         "may_accept": may_accept,
         "since": since_sentence(points),
         "range": shown_range(points) if points else None,
         "passes_until_s": passes_until_s(points[-1]) if points else None,
-        "failed": sorted(failed, key=lambda one: one["submitted_at"]),
+        "failed": sorted(failed, key=lambda attempt: attempt["submitted_at"]),
     } | table(_OF_A_TREND, points)
 
 

@@ -56,35 +56,35 @@ def openmetrics(store: Store, now: float) -> str:
     """
     month = month_bounds(format_month(now))[0]
     rows = store.results(include_rejected=True, since=min(month, now - _RECENT_S))
-    found: dict[_Metric, list[str]] = {metric: [] for metric in METRICS}
+    samples_of: dict[_Metric, list[str]] = {metric: [] for metric in METRICS}
     for metric, labels, value in (*_sample_cells(store, rows), *_sample_clusters(store, rows, month)):
         pairs = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in labels.items())
-        found[metric].append(f"{metric.name}{{{pairs}}} {value}")
+        samples_of[metric].append(f"{metric.name}{{{pairs}}} {value}")
     lines = []
-    for metric, samples in found.items():
+    for metric, samples in samples_of.items():
         lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge", *samples]
     return "\n".join([*lines, "# EOF", ""])
 
 
 def _sample_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Sample]:
     compared = compare_cells(store, [row for row in rows if row["state"] == "valid"])
-    for name, one in zip(compared.names, compared.findings, strict=True):
-        series = one.series
+    for name, finding in zip(compared.names, compared.findings, strict=True):
+        series = finding.series
         labels = {"cell": name, "gpus": str(series["gpus"])}
         labels |= {column: series[column] for column in ("cluster", "workload", "mode")}
         for column, metric in _NUMBERS.items():
-            if (value := one.run.row[column]) is not None:
+            if (value := finding.run.row[column]) is not None:
                 yield metric, labels, value
-        if one.change_percent is not None:
-            yield _CHANGE, labels, one.change_percent
+        if finding.change_percent is not None:
+            yield _CHANGE, labels, finding.change_percent
         for verdict in VERDICTS:
-            yield _VERDICT, labels | {"verdict": verdict}, int(one.verdict == verdict)
+            yield _VERDICT, labels | {"verdict": verdict}, int(finding.verdict == verdict)
         for state in STATES:
-            yield _STATE, labels | {"series_state": state}, int(one.series_state.state == state)
+            yield _STATE, labels | {"series_state": state}, int(finding.series_state.state == state)
 
 
 def _sample_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:
-    active = Counter(one.cluster for one in incidents(store))
+    active = Counter(incident.cluster for incident in incidents(store))
     lost = store.lost_jobs(since=month)
     for cluster in sorted({*active, *(row["cluster"] for row in (*rows, *lost))}):
         labels = {"cluster": cluster}

@@ -42,10 +42,10 @@ def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
 
 def summarize_plan(planned: Plan) -> str:
     """Say how many jobs a plan has, what they cost at most, and that nothing was submitted."""
-    asked = planned.request
-    note = f"{format_at_most(len(planned.all_runs), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
-    if asked.gpu_type != planned.cluster_gpu_type:
-        note += f", which has no {asked.gpu_type} and could not run them"
+    request = planned.request
+    note = f"{format_at_most(len(planned.all_runs), planned.gpu_hours_max)} on cluster '{request.cluster}'"
+    if request.gpu_type != planned.cluster_gpu_type:
+        note += f", which has no {request.gpu_type} and could not run them"
     return f"{note}. {_checkpoints(planned)}Nothing was submitted."
 
 

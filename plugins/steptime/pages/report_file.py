@@ -51,8 +51,8 @@ def report_since(store: Store, since: float) -> Report:
     together = next(iter(store.measured_together(limit=1)), None)
     is_new = together is not None and together["submitted_at"] >= since
     latest = together["together"] if together and is_new else None
-    found = compare_since(store, since)
-    return _report(store, found, of=f"runs since {when(since)}", runs=runs, together=latest, since=since)
+    compared = compare_since(store, since)
+    return _report(store, compared, of=f"runs since {when(since)}", runs=runs, together=latest, since=since)
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
@@ -61,15 +61,15 @@ def report_sweep(store: Store, sweep: str) -> Report:
     Raises UserError if neither the store nor `config/` has the sweep.
     """
     runs = store.newest_sweep_run(sweep)
-    found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
+    compared = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
     first = min((row["submitted_at"] for row in runs), default=0.0)
     latest = f"{runs[0]['dag_id']}/{runs[0]['dag_run_id']}" if runs else None
-    return _report(store, found, of=f"sweep {sweep}", runs=runs, together=latest, since=first)
+    return _report(store, compared, of=f"sweep {sweep}", runs=runs, together=latest, since=first)
 
 
 def _report(
     store: Store,
-    found: Comparison,
+    compared: Comparison,
     *,
     of: str,
     runs: Sequence[Row],
@@ -78,29 +78,29 @@ def _report(
 ) -> Report:
     listed = {row["job_name"] for row in nlargest(_MOST_RUNS, runs, key=itemgetter("submitted_at"))}
     rows = [row for row in runs if row["job_name"] in listed]
-    named = {one.series: one.run.job_name for one in found.findings[:_MOST_TRENDS]}
+    named = {finding.series: finding.run.job_name for finding in compared.findings[:_MOST_TRENDS]}
     labels = {series.label for series in named}
     incidents = [
-        one
-        for one in answers.incidents_since(store, since, _nothing)["incidents"]
-        if any(cell["label"] in labels for cell in one["cells"])
+        incident
+        for incident in answers.incidents_since(store, since, _nothing)["incidents"]
+        if any(cell["label"] in labels for cell in incident["cells"])
     ]
-    total = found.totals.runs if found.totals else len(rows)
+    total = compared.totals.runs if compared.totals else len(rows)
     answers_by_address = {
         "api/columns": answers.columns(),
-        "api/comparison": answers.comparison(store, found),
+        "api/comparison": answers.comparison(store, compared),
         "api/incidents": {"incidents": incidents},
         "api/results": answers.results(rows) | {"matching": total, "all": total, "choices": {}},
         "api/series": answers.series(store, named.values()),
     }
     answers_by_address |= _scaling(store, together)
     answers_by_address |= {
-        f"api/trend/{job}": answers.series_trend(store, one, False) for one, job in named.items()
+        f"api/trend/{job}": answers.series_trend(store, series, False) for series, job in named.items()
     }
     answers_by_address |= {
-        f"api/runs/{row['job_name']}": answers.run(store, row, _nothing) for row in _opened(store, found)
+        f"api/runs/{row['job_name']}": answers.run(store, row, _nothing) for row in _opened(store, compared)
     }
-    return Report(of, found, answers_by_address, _aliases(store, named, answers_by_address))
+    return Report(of, compared, answers_by_address, _aliases(store, named, answers_by_address))
 
 
 def _scaling(store: Store, together: str | None) -> dict[str, Any]:
@@ -111,10 +111,13 @@ def _scaling(store: Store, together: str | None) -> dict[str, Any]:
     if together is None:
         return {"api/scaling": answers.results([]) | {"together": None, "known": []}}
     latest = answers.scaling(store, together)
-    of_dag = [one for one in latest["known"] if _dag(one["together"]) == _dag(together)]
-    at = next((one["submitted_at"] for one in of_dag if one["together"] == together), 0.0)
-    known = [one for one in of_dag if 0 <= at - one["submitted_at"] <= _LONGEST_BEFORE_S]
-    dag_runs = {f"api/scaling?{urlencode({'together': one['together']})}": one["together"] for one in known}
+    of_dag = [dag_run for dag_run in latest["known"] if _dag(dag_run["together"]) == _dag(together)]
+    at = next((dag_run["submitted_at"] for dag_run in of_dag if dag_run["together"] == together), 0.0)
+    known = [dag_run for dag_run in of_dag if 0 <= at - dag_run["submitted_at"] <= _LONGEST_BEFORE_S]
+    dag_runs = {
+        f"api/scaling?{urlencode({'together': dag_run['together']})}": dag_run["together"]
+        for dag_run in known
+    }
     return {"api/scaling": latest | {"known": known}} | {
         address: answers.scaling(store, name) | {"known": known} for address, name in dag_runs.items()
     }
@@ -129,14 +132,14 @@ def _nothing(_dag_id: str | None) -> bool:
     return False
 
 
-def _opened(store: Store, found: Comparison) -> list[dict[str, Any]]:
+def _opened(store: Store, compared: Comparison) -> list[dict[str, Any]]:
     """Return the runs whose details the file includes: failed ones, and the newest of each changed series."""
-    missing = found.completeness.missing if found.completeness else []
-    failed = [one["job_name"] for one in missing if one["attempts"] and one["job_name"]]
-    changed = [one.run.job_name for one in found.findings if one.changed]
+    missing = compared.completeness.missing if compared.completeness else []
+    failed = [cell["job_name"] for cell in missing if cell["attempts"] and cell["job_name"]]
+    changed = [finding.run.job_name for finding in compared.findings if finding.changed]
     names = list(dict.fromkeys([*failed, *changed]))[:_MOST_DETAILS]
     rows = (store.results(job_name=name, include_rejected=True) for name in names)
-    return [row for some in rows for row in some]
+    return [row for of_name in rows for row in of_name]
 
 
 def _aliases(
@@ -146,11 +149,12 @@ def _aliases(
 
     The file has the trend of a series only under its newest run (`named`).
     """
-    cells = [cell for one in answers_by_address["api/incidents"]["incidents"] for cell in one["cells"]]
+    incidents = answers_by_address["api/incidents"]["incidents"]
+    cells = [cell for incident in incidents for cell in incident["cells"]]
     completeness = answers_by_address["api/comparison"]["completeness"] or {"missing": []}
-    links = {one["job_name"] for one in (*cells, *completeness["missing"])} - {None, *named.values()}
-    series = {name: Series.from_row(store.run(name)) for name in sorted(links)}
-    return {name: named[one] for name, one in series.items() if one in named}
+    links = {cell["job_name"] for cell in (*cells, *completeness["missing"])} - {None, *named.values()}
+    series_of = {name: Series.from_row(store.run(name)) for name in sorted(links)}
+    return {name: named[series] for name, series in series_of.items() if series in named}
 
 
 def html(report: Report, now: float) -> str:
@@ -196,8 +200,8 @@ def html(report: Report, now: float) -> str:
     }
     page = static_text("index.html")
     for part, replacement in in_file.items():
-        before, found, after = page.partition(part)
-        if not found:
+        before, separator, after = page.partition(part)
+        if not separator:
             raise AssertionError(f"static/index.html of the web pages lacks {part}")
         page = before + replacement + after
     return page

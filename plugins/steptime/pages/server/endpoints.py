@@ -48,11 +48,11 @@ def _selection(
     search: Annotated[str, Query(max_length=200)] = "",
 ) -> answers.SelectedRuns:
     """Read the selection from a query, which may name a DAG run and any column of `CHOICES`."""
-    asked = request.query_params
-    filters: dict[str, Any] = {name: _value(name, asked[name]) for name in CHOICES if asked.get(name)}
+    params = request.query_params
+    filters: dict[str, Any] = {name: _value(name, params[name]) for name in CHOICES if params.get(name)}
     filters |= {} if since is None else {"since": since}
     filters |= {"search": search} if search else {}
-    dag_id, dag_run_id = asked.get("dag_id"), asked.get("dag_run_id")
+    dag_id, dag_run_id = params.get("dag_id"), params.get("dag_run_id")
     return answers.SelectedRuns(dag_id, dag_run_id, {"dag_id": dag_id, "dag_run_id": dag_run_id}, filters)
 
 
@@ -218,10 +218,10 @@ def post_incident(
     affected ones. The store records the user's name.
     """
     try:
-        found = incidents.incident(store, incident_id)
+        incident = incidents.incident(store, incident_id)
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
-    if not found.may_be_changed(may_edit):
+    if not incident.may_be_changed(may_edit):
         raise HTTPException(
             status_code=403,
             detail="you may not edit this incident: some of its cells ran in DAGs that you may not edit",
