@@ -71,9 +71,9 @@ drills: test-packages setup ## break things on purpose: SEEDS=100 draws that man
 test-compose: setup ## build, start and break the team deployment on a Docker engine; skipped if none can be started
 	$(BIN)/python tests/compose/deployment.py
 
-test-bare: ## the README's commands in containers of Debian 12 and 13 that have python3, make and git; skipped without Docker
-	for debian in bookworm trixie; do for step in check demo; do \
-	  python3 tests/bare/bare_machine.py $$step --debian $$debian || exit 1; done; done
+test-bare: ## make check, and the commands of README and the guide, in containers of Debian 12 and 13; skipped without Docker
+	for debian in bookworm trixie; do for step in check pages; do \
+	  python3 tests/bare/bare_machine.py $$step --debian $$debian $(if $(PYTHON),--python $(PYTHON)) || exit 1; done; done
 
 test-versions: setup ## the wheel in each supported Airflow: AIRFLOWS='3.1 3.2' PYTHONS=3.12 for some of them
 	for airflow in $(AIRFLOWS); do for python in $(PYTHONS); do \

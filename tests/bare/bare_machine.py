@@ -2,6 +2,7 @@
 
     tests/bare/bare_machine.py check [--debian trixie]     make check, as a plain user with a long name
     tests/bare/bare_machine.py demo [--debian trixie]      make demo, as the same user
+    tests/bare/bare_machine.py pages [--debian trixie]     the commands of README and the guide, in order
 
 The container is made by debootstrap, and runs a fresh clone of the last commit. Only Python's own library is
 used here, as this runs before anything is installed.
@@ -9,6 +10,7 @@ used here, as this runs before anything is installed.
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,9 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
 from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
+from pages import ELSEWHERE, PAGES, script  # noqa: E402
 
 USER = "performance-engineer"
 """A plain user without sudo, whose name makes the paths of temporary folders long."""
@@ -51,7 +54,7 @@ class BareMachine:
         argv = ["docker", "exec", f"--user={user}", f"--workdir={folder}", f"--env=HOME={home}", *site]
         argv += [f"--env=PYTHON={self.python}"] if self.python else []
         argv += [self.name, "bash", "-c", command]
-        _say(f"$ {command}    (as {user})")
+        _say(f"$ {command.splitlines()[-1]}    (as {user})")
         printed = []
         with subprocess.Popen(
             argv, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -120,8 +123,8 @@ def bare_machine(
             for home, user in ((f"/home/{USER}", USER), ("/root", "root")):
                 docker("cp", str(clone), f"{name}:{home}/")
                 docker("exec", name, "chown", "-R", f"{user}:", f"{home}/steptime")
-            for folder_of_python in python.parents if python else ():
-                docker("exec", name, "chmod", "a+x", str(folder_of_python))
+            for above in python.parents[2:] if python else ():
+                docker("exec", name, "chmod", "a+x", str(above))
             yield BareMachine(name, environment, python)
         finally:
             docker("rm", "--force", name)
@@ -137,10 +140,11 @@ def succeed_with_packages(machine: BareMachine, command: str) -> str:
         code, printed = machine.run(command, USER)
         if code == 0:
             return printed
-        commands = [line.strip() for line in printed.splitlines() if line.strip().startswith("apt-get ")]
+        commands = re.findall(r"(?:sudo )?(apt-get (?:update|install) .*)", printed)
         if len(commands) != 1 or " passed" in printed:
             raise Failed(f"{command} is red, and names no command that would help")
-        machine.succeed(f"({commands[0]}) </dev/null >/dev/null", "root")
+        install = commands[0].replace("apt-get install", "apt-get install -y")
+        machine.succeed(f"({install}) </dev/null >/dev/null", "root")
     return machine.succeed(command, USER)
 
 
@@ -157,7 +161,19 @@ def demo(machine: BareMachine) -> None:
     machine.succeed(".venv/bin/steptime down", USER)
 
 
-_STEPS = {"check": check, "demo": demo}
+def follow_pages(machine: BareMachine) -> None:
+    """Every command of README and the guide succeeds, in order; the small Slurm is the cluster."""
+    succeed_with_packages(machine, "make setup")
+    succeed_with_packages(machine, ".venv/bin/steptime slurm up")
+    for page in PAGES:
+        text = script(page, (ROOT / page).read_text(encoding="utf-8"))
+        machine.succeed(f"export PATH=$PWD/.venv/bin:$PATH\n{text}", USER)
+    machine.succeed(".venv/bin/steptime down && .venv/bin/steptime slurm down", USER)
+    for page, reason in ELSEWHERE.items():
+        _say(f"NOT RUN HERE: {page}, as {reason}")
+
+
+_STEPS = {"check": check, "demo": demo, "pages": follow_pages}
 
 
 def _say(sentence: str) -> None:
