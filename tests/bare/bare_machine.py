@@ -90,15 +90,17 @@ def bare_machine(
     image, name = f"steptime-bare/{debian}", f"steptime-bare-{os.getpid()}"
     with tempfile.TemporaryDirectory() as folder:
         root, clone = Path(folder) / "root", Path(folder) / "steptime"
-        _say(f"debootstrap of {debian}")
-        packages = "--include=ca-certificates,git,make,python3"
-        bootstrap = ["debootstrap", "--variant=minbase", packages, debian, str(root), DEBIAN]
-        done = subprocess.run(bootstrap, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise NoMachineError(f"debootstrap cannot make a {debian}: {done.stderr or done.stdout[-1000:]}")
-        with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
-            load = ["docker", "import", "-", image]
-            subprocess.run(load, env=environment, stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
+        if not _has_image(image, environment):
+            _say(f"debootstrap of {debian}")
+            packages = "--include=ca-certificates,git,make,python3"
+            bootstrap = ["debootstrap", "--variant=minbase", packages, debian, str(root), DEBIAN]
+            done = subprocess.run(bootstrap, capture_output=True, text=True, check=False)
+            if done.returncode:
+                told = done.stderr or done.stdout[-1000:]
+                raise NoMachineError(f"debootstrap cannot make a {debian}: {told}")
+            with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+                load = ["docker", "import", "-", image]
+                subprocess.run(load, env=environment, stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         # bwrap makes a container within this one, as it may on a machine without Docker.
         options = [f"--security-opt={part}=unconfined" for part in ("seccomp", "systempaths")]
@@ -128,6 +130,14 @@ def bare_machine(
             yield BareMachine(name, environment, python)
         finally:
             docker("rm", "--force", name)
+
+
+def _has_image(image: str, environment: dict[str, str]) -> bool:
+    """Return whether the engine has the image; one of an earlier run will do."""
+    look = subprocess.run(
+        ["docker", "image", "inspect", image], env=environment, capture_output=True, check=False
+    )
+    return look.returncode == 0
 
 
 def succeed_with_packages(machine: BareMachine, command: str) -> str:
