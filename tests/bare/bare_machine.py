@@ -25,6 +25,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
 from pages import ELSEWHERE, PAGES, script  # noqa: E402
 
+UBUNTU = "http://archive.ubuntu.com/ubuntu"
+UBUNTU_RELEASES = ("noble",)
 USER = "performance-engineer"
 """A plain user without sudo, whose name makes the paths of temporary folders long."""
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -92,8 +94,12 @@ def bare_machine(
         root, clone = Path(folder) / "root", Path(folder) / "steptime"
         if not _has_image(image, environment):
             _say(f"debootstrap of {debian}")
-            packages = "--include=ca-certificates,git,make,python3"
-            bootstrap = ["debootstrap", "--variant=minbase", packages, debian, str(root), DEBIAN]
+            options = ["--variant=minbase", "--include=ca-certificates,git,make,python3"]
+            source = [DEBIAN]
+            if debian in UBUNTU_RELEASES:  # Debian has neither its keys nor, in older releases, its script
+                options += ["--components=main,universe", "--no-check-gpg"]
+                source = [UBUNTU, "/usr/share/debootstrap/scripts/gutsy"]
+            bootstrap = ["debootstrap", *options, debian, str(root), *source]
             done = subprocess.run(bootstrap, capture_output=True, text=True, check=False)
             if done.returncode:
                 told = done.stderr or done.stdout[-1000:]
@@ -196,7 +202,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("step", choices=_STEPS)
-    parser.add_argument("--debian", default="bookworm", help="release of Debian (default: %(default)s)")
+    parser.add_argument(
+        "--debian", default="bookworm", help="release of Debian, or noble of Ubuntu (default: %(default)s)"
+    )
     parser.add_argument(
         "--python",
         type=Path,
