@@ -130,6 +130,7 @@ def test_a_clock_may_be_wrong_in_both_directions(cluster_time: float, way: str) 
     with pytest.raises(CheckFailedError, match=f"the cluster's clock is {way} this machine's"):
         clock_difference(cluster_time, 1000.0, at_most_s=60)
     assert clock_difference(cluster_time, cluster_time + 5, at_most_s=60) == "5 s behind this machine's clock"
+    assert clock_difference(999.0, 999.9, at_most_s=60) == "it agrees with this machine's clock"
 
 
 @OF_SLURM

@@ -69,6 +69,7 @@ def not_applicable(names: Sequence[str], why: str) -> tuple[ClusterCheck, ...]:
 def clock_difference(there: float, here: float, *, at_most_s: float) -> str:
     """Describe how far the cluster's clock is from this machine's, both read as Unix times.
 
+    A second apart counts as equal, because the cluster's clock is read in whole seconds.
     Raises CheckFailedError if they differ by more than `at_most_s` seconds.
     """
     apart_s = there - here
@@ -78,4 +79,6 @@ def clock_difference(there: float, here: float, *, at_most_s: float) -> str:
             f"the cluster's clock is {abs(apart_s):.0f} s {way} this machine's",
             "synchronize both machines by NTP (timedatectl): times of jobs and logs are compared",
         )
+    if abs(apart_s) <= 1:
+        return "it agrees with this machine's clock"
     return f"{abs(apart_s):.0f} s {way} this machine's clock"
