@@ -72,8 +72,8 @@ test-compose: setup ## build, start and break the team deployment on a Docker en
 	$(BIN)/python tests/compose/deployment.py
 
 test-bare: ## make check, and the commands of README and the guide, in containers of Debian 12 and 13; skipped without Docker
-	for debian in bookworm trixie; do for step in check pages; do \
-	  python3 tests/bare/bare_machine.py $$step --debian $$debian $(if $(PYTHON),--python $(PYTHON)) || exit 1; done; done
+	for each in "check bookworm" "pages bookworm" "check trixie" "demo trixie"; do set -- $$each; \
+	  python3 tests/bare/bare_machine.py $$1 --debian $$2 $(if $(PYTHON),--python $(PYTHON)) || exit 1; done
 
 test-versions: setup ## the wheel in each supported Airflow: AIRFLOWS='3.1 3.2' PYTHONS=3.12 for some of them
 	for airflow in $(AIRFLOWS); do for python in $(PYTHONS); do \
