@@ -67,7 +67,7 @@ def test_its_last_words_are_the_result_and_its_address(steps: Steps) -> None:
     assert done.exit_code == 0
     planned = plan(demo.REQUEST)
     assert steps.called == [
-        ("up", {"port": 9090}),
+        ("up", {"port": 9090, "timeout": 900}),
         ("check", planned),
         ("trigger", planned),
         ("wait", {"of": 4, "wide": False}),

@@ -28,6 +28,8 @@ steptime demo
 STEPTIME_HOME=/scratch/steptime steptime demo --port 9090
 """
 
+_AIRFLOW_STARTS_WITHIN_S = 900
+"""The first start on two busy cores takes more than five minutes: packages are installed beside it."""
 REQUEST = PlanRequest(
     workload="llama3.1", cluster="local", gpus="1,2", checkpoint=True, max_steps=13, window="3:12"
 )
@@ -58,7 +60,7 @@ def demo(
     # Before Airflow starts, which takes long enough to miss the message.
     asyncio.run(_require_python(planned.runs[0]))
     staged = _begin_to_stage(planned.runs[0])
-    up(port=port)
+    up(port=port, timeout=_AIRFLOW_STARTS_WITHIN_S)
     check(planned)
     with Phases() as phases:
         if not staged.done():
