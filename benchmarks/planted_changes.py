@@ -25,6 +25,7 @@ from steptime.judging.incident_updates import close_returned, group_findings, re
 from steptime.judging.incidents import ACTIVE, Incident
 from steptime.judging.judgements import SeriesRecords, judge_runs
 from steptime.judging.models import Judgement
+from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import COLUMNS, series_columns
 
@@ -170,13 +171,26 @@ class HalfYear:
         stand = {series: self.judged(key)[: -LATEST_RUNS - 1 : -1] for key, series in cells().items()}
         return compare_judgements(stand, self.records.__getitem__)
 
+    def node_runs(self) -> list[NodeRun]:
+        """Return the newest runs of all training cells, as evidence on nodes."""
+        return [
+            run
+            for key, series in cells().items()
+            for run in node_runs(series, as_evidence(self.judged(key)[-LATEST_RUNS:]))
+        ]
+
     def update_incidents(self, found: Comparison, week: int) -> None:
         """Open, change and close incidents, as each week's report does."""
         now = STARTED_AT + week * WEEK_S + WEEK_S / 2
         keys = {series: key for key, series in cells().items()}
         active = [one for one in self.incidents if one.state in ACTIVE]
         updated, merged = reconcile(
-            active, found, group_findings(found), lambda series: self.judged(keys[series])[::-1], now
+            active,
+            found,
+            group_findings(found),
+            lambda series: self.judged(keys[series])[::-1],
+            runs_on_nodes=self.node_runs(),
+            now=now,
         )
         gone = {one.id for one in (*active, *merged)}
         self.incidents = [one for one in self.incidents if one.id not in gone]

@@ -230,3 +230,48 @@ def test_the_command_lists_notes_and_accepts(
     assert len(json.loads(steptime("--format", "json", "--since", "2001-09-09"))["incidents"]) == 1
     with pytest.raises(UserError, match="--note is empty"):
         steptime("accept", str(found.id), "--note", " ")
+
+
+@pytest.fixture
+def on_nodes(store: Store, make_result: MakeResult) -> Callable[..., list[Incident]]:
+    """Return a function that publishes a run of each cell on a node, a day after the last."""
+    days = iter(range(1000))
+
+    def run(levels: dict[int, float], nodes: dict[int, str], *, update: bool = True) -> list[Incident]:
+        at = START + DAY_S * next(days)
+        for gpus, level in levels.items():
+            name = f"run-{gpus}-{at:.0f}"
+            plain = {"gpus": gpus, "step_times": [level] * 20, "submitted_at": at + gpus}
+            status = make_result(name, **plain).status.model_copy(update={"nodes": (nodes[gpus],)})
+            publish(store, make_result(name, **plain, status=status))
+        return update_incidents(store, now=at + 3600) if update else []
+
+    return run
+
+
+def test_a_node_is_confirmed_by_usual_runs_elsewhere_and_fixed_by_usual_runs_on_it(
+    store: Store, on_nodes: Callable[..., list[Incident]]
+) -> None:
+    cells = (1, 2, 4, 8, 16)
+    elsewhere = {gpus: f"n{gpus}" for gpus in cells}
+    for level in USUAL:
+        on_nodes(dict.fromkeys(cells, level), elsewhere, update=False)
+    usual, slow = dict.fromkeys(cells, 1.001), dict.fromkeys(cells, 1.06)
+    there = dict.fromkeys(cells, "bad")
+
+    on_nodes(slow, there)
+    on_nodes(usual, elsewhere)
+    on_nodes(usual, elsewhere)
+    [named] = incidents(store)
+    assert (named.kind, named.state, named.nodes) == ("node", "confirmed", ("bad",))
+    assert named.title == "local: 5 cells 5.9 % slower since 2001-09-16, node bad"
+    assert {cell.state for cell in named.cells} == {"slow on the node"}
+    for _ in range(2):
+        on_nodes(usual, elsewhere)
+    assert [one.state for one in incidents(store)] == ["confirmed"], "no run since then used the node"
+
+    on_nodes(usual, there)
+    assert incidents(store) == []
+    [closed] = incidents(store, closed_since=START)
+    assert (closed.id, closed.state) == (named.id, "fixed")
+    assert "5.9 % slower since 2001-09-16, node bad" in closed.title

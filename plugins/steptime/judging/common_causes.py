@@ -7,24 +7,22 @@ the error rates.
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from steptime.judging.detection import Direction
 from steptime.judging.models import Judgement
+from steptime.judging.node_effects import NodeRun, SlowNode, slow_nodes
 from steptime.judging.onset import date
 from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.series import Series
-from steptime.recipes.node_lists import expand_nodes
-from steptime.store.run_records import split_nodes
 
 WEEK_S = 7 * 86_400.0
 """Runs that are older than the newest one by more than this are ignored. Cells whose levels began further
 apart than this did not change together."""
-FEWEST_CELLS_ON_NODE = 3
-NODE_ALPHA = 0.01
-"""Probability that chance alone names any node of the cluster."""
+CONFIRMING_CELLS = 2
+"""A slow node is confirmed if this many of its slow cells were not slow on other nodes."""
 FEWEST_CELLS_TOGETHER = 4
 LEAST_PART_TOGETHER = 1 / 3
 TOGETHER_ALPHA = 0.001
@@ -43,11 +41,10 @@ HasChanged = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One run of a series, as evidence in the search for a common cause: its nodes, slowdown and changes."""
+    """One run of a series, as evidence in the search for a common cause: its slowdown and what changed."""
 
     cell: Series
     job: str
-    nodes: frozenset[str]
     tendency: Direction | None
     """Whether the run by itself is slower or faster than usual, at the probability `LEANS`."""
     direction: Direction | None
@@ -56,8 +53,6 @@ class Evidence:
     """Whether its cell has a suspected or confirmed change."""
     change: float
     """The run's time relative to the baseline of its cell: 0.03 is 3 % slower."""
-    usual: float
-    """Largest change that is usual for one run of the cell; changes closer than this count as equal."""
     since: float
     """Unix time of the run with which the change began; of this run if its cell has no such change."""
     changes: tuple[str, ...] = ()
@@ -65,8 +60,6 @@ class Evidence:
     steptime."""
     stragglers: str = ""
     """Nodes and ranks of the run that stand apart from its others, as in the column of that name."""
-    decided_on: tuple[frozenset[str], ...] | None = None
-    """Nodes of each run that confirmed the change, as far as known; None if it is not confirmed."""
 
 
 @dataclass(frozen=True)
@@ -87,31 +80,39 @@ class CommonCause:
     """Unix time of the first run that was slower or faster."""
     nodes: tuple[str, ...] = ()
     """Names of the nodes if the kind is `node`, else empty."""
+    changes: Mapping[Series, float] = field(default_factory=dict)
+    """The change of each cell on these nodes if the kind is `node`, else empty."""
+    is_confirmed: bool = False
+    """Whether the slow cells of a node are not slow on other nodes; False for other kinds."""
 
 
-def causes(judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged) -> tuple[CommonCause, ...]:
+def causes(
+    judged: Mapping[Series, Sequence[Judgement]], has_changed: HasChanged, runs_on_nodes: Sequence[NodeRun]
+) -> tuple[CommonCause, ...]:
     """Find what series that got slower or faster have in common: a node, a change, or the whole cluster.
 
     Args:
         judged: the judgements of each series, newest run first.
         has_changed: takes a job name and a change, a text such as `image a → b`; returns whether the job ran
             with the change's new value.
+        runs_on_nodes: the training runs of the last weeks, also of other series, as evidence on nodes.
     """
-    runs = [run for some in judged.values() for run in some]
-    newest = max((run.run.row["submitted_at"] for run in runs), default=0.0)
-    found: list[CommonCause] = []
+    newest = max((run.run.row["submitted_at"] for runs in judged.values() for run in runs), default=0.0)
+    common: list[CommonCause] = []
     for cluster in sorted({series["cluster"] for series in judged}):
         cells = {
-            series: some
+            series: evidence
             for series, of_cell in judged.items()
             if series["cluster"] == cluster
-            and (some := [_evidence(series, run) for run in of_cell if _counts(run, newest - WEEK_S)])
+            and (evidence := [_evidence(series, run) for run in of_cell if _counts(run, newest - WEEK_S)])
         }
-        found += _slow_nodes(cluster, cells)
-        explained = frozenset[Series]().union(*(cause.cells for cause in found))
-        latest = [some[0] for series, some in cells.items() if series not in explained]
-        found += _shared(cluster, latest, has_changed)
-    return tuple(found)
+        runs = [run for run in runs_on_nodes if run.series["cluster"] == cluster]
+        every = [run for evidence in cells.values() for run in evidence]
+        nodes = [_named_node(slow, every) for slow in slow_nodes(runs)]
+        explained = frozenset[Series]().union(*(cause.cells for cause in nodes))
+        latest = [evidence[0] for series, evidence in cells.items() if series not in explained]
+        common += [*nodes, *_shared(cluster, latest, has_changed)]
+    return tuple(common)
 
 
 def _counts(judged: Judgement, since: float) -> bool:
@@ -122,139 +123,54 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
     series_state, row = judged.series_state, judged.run.row
     is_open = series_state.state in ("suspected", "confirmed")
     tendency = series_state.against.direction([judged.run.seconds], alpha=LEANS, least=0.0)
-    confirmations = judged.placement.confirmations if judged.placement else ()
     nearby = judged.onset.nearby if judged.onset else ()
     return Evidence(
         cell=series,
         job=judged.run.job_name,
-        nodes=frozenset(split_nodes(row["nodes"])),
         tendency=tendency,
         direction=series_state.direction if is_open else tendency,
         is_open=is_open,
         change=series_state.against.change([judged.run.seconds]),
-        usual=series_state.against.bound(),
         since=judged.onset.at if judged.onset else row["submitted_at"],
         changes=tuple(filter(is_notable, (*judged.changes, *nearby))),
         stragglers=row["stragglers"] or "",
-        decided_on=(
-            tuple(frozenset(expand_nodes(nodes)) for nodes in confirmations)
-            if series_state.state == "confirmed"
-            else None
-        ),
     )
 
 
-def _slow_nodes(cluster: str, cells: Mapping[Series, Sequence[Evidence]]) -> Iterator[CommonCause]:
-    """Yield a common cause for each node on which more cells are slower than by chance, the clearest first.
+def _named_node(slow: SlowNode, evidence: Iterable[Evidence]) -> CommonCause:
+    """Describe slow nodes as the common cause of the cells that were slow there.
 
-    Fisher's exact test compares how many of the cells on the node are slow with how many elsewhere are. A
-    cell that ran on the node and elsewhere counts once on each side. After a node is found, its runs are left
-    out of the search for the next one. Nodes that had the same runs are one cause.
+    `evidence` are the runs of the comparison, which may tell how a node differs.
     """
-    from scipy import stats
-
-    every = len({node for some in cells.values() for run in some for node in run.nodes})
-    while True:
-        slow_cells: dict[str, set[Series]] = {}
-        for series, some in cells.items():
-            for node in {node for run in some if run.tendency == "slower" for node in run.nodes}:
-                slow_cells.setdefault(node, set()).add(series)
-        tables = {
-            node: _NodeTable.of(node, cells)
-            for node, slow in slow_cells.items()
-            if len(slow) >= FEWEST_CELLS_ON_NODE
-        }
-        chances = {
-            node: float(
-                stats.hypergeom.sf(
-                    len(table.slow) - 1,
-                    len(table.on) + len(table.off),
-                    len(table.slow) + sum(table.off.values()),
-                    len(table.on),
-                )
-            )
-            for node, table in tables.items()
-            if len(table.slow) >= FEWEST_CELLS_ON_NODE
-        }
-        worst = min(chances, key=lambda node: (chances[node], node), default=None)
-        if worst is None or chances[worst] * every > NODE_ALPHA:
-            return
-        alike = sorted(node for node, table in tables.items() if table.jobs == tables[worst].jobs)
-        found = _named_node(cluster, alike, tables[worst])
-        yield found
-        cells = {
-            series: [run for run in some if worst not in run.nodes]
-            for series, some in cells.items()
-            if series not in found.cells
-        }
-
-
-@dataclass(frozen=True)
-class _NodeTable:
-    """The contingency table of a node: cells that ran on it and cells that ran elsewhere."""
-
-    on: Mapping[Series, Sequence[Evidence]]
-    """The runs of each cell on the node."""
-    off: Mapping[Series, bool]
-    """For each cell with runs elsewhere, whether most of those are slow."""
-
-    @classmethod
-    def of(cls, node: str, cells: Mapping[Series, Sequence[Evidence]]) -> "_NodeTable":
-        """Build the table of a node, without cells confirmed on other nodes: those have another cause."""
-        counted = {
-            series: some for series, some in cells.items() if some and not _confirmed_without(node, some)
-        }
-        parted = {
-            series: [[run for run in some if (node in run.nodes) == on] for on in (True, False)]
-            for series, some in counted.items()
-        }
-        return cls(
-            {series: on for series, (on, _) in parted.items() if on},
-            {series: _mostly_slow(off) for series, (_, off) in parted.items() if off},
-        )
-
-    @property
-    def slow(self) -> dict[Series, Sequence[Evidence]]:
-        return {series: some for series, some in self.on.items() if _mostly_slow(some)}
-
-    @property
-    def jobs(self) -> set[str]:
-        return {run.job for some in self.on.values() for run in some}
-
-
-def _confirmed_without(node: str, some: Sequence[Evidence]) -> bool:
-    """Return whether a slowdown was confirmed without this node: by older runs, or by a slow run elsewhere.
-
-    `some` are the cell's runs, newest first.
-    """
-    decided_on = some[0].decided_on
-    not_slow = {run.nodes for run in some if run.tendency != "slower"}
-    return decided_on is not None and (
-        not decided_on or any(nodes and node not in nodes and nodes not in not_slow for nodes in decided_on)
-    )
-
-
-def _mostly_slow(runs: Collection[Evidence]) -> bool:
-    return sum(run.tendency == "slower" for run in runs) * 2 > len(runs)
-
-
-def _named_node(cluster: str, alike: Sequence[str], table: _NodeTable) -> CommonCause:
-    """Describe slow nodes as a common cause of the cells whose slowdown there is close to the median one."""
-    changes = {series: statistics.median(run.change for run in some) for series, some in table.slow.items()}
-    change = statistics.median(changes.values())
-    fitting = frozenset(
-        series for series, some in table.slow.items() if abs(changes[series] - change) <= some[0].usual
-    )
-    name = f"node{'s' * (len(alike) > 1)} {', '.join(alike)}"
-    since = min(run.since for some in table.slow.values() for run in some)
+    nodes, effect = slow.nodes, slow.effect
+    name = f"node{'s' * (len(nodes) > 1)} {', '.join(nodes)}"
+    cells = len(slow.slow)
     sentence = (
-        f"{name}: slower in {len(table.slow)} of the {len(table.on)} cells that ran there, by "
-        f"{100 * change:.1f} % at the median, since {date(since)}, and in "
-        f"{sum(table.off.values())} of {len(table.off)} elsewhere"
+        f"{name}: {percent(effect.change)} slower ({100 * effect.low:.1f} to {percent(effect.high)}) in "
+        f"{cells} of the {slow.ran} cells that ran there, since {date(effect.since)}; "
+        f"{slow.elsewhere} of the {cells} also ran on other nodes since then, where they were not"
     )
-    if told := _told_of_nodes(alike, [run for some in table.slow.values() for run in some]):
+    there = [run for run in evidence if run.job in slow.jobs and run.cell in slow.slow]
+    if told := _told_of_nodes(nodes, there):
         sentence += f"; in one of its runs: {told}"
-    return CommonCause("node", cluster, name, sentence, fitting, "slower", change, since, tuple(alike))
+    return CommonCause(
+        "node",
+        effect.cluster,
+        name,
+        sentence,
+        frozenset(slow.slow),
+        "slower",
+        effect.change,
+        effect.since,
+        nodes,
+        slow.slow,
+        is_confirmed=slow.elsewhere >= CONFIRMING_CELLS,
+    )
+
+
+def percent(change: float) -> str:
+    """Return a relative change without its sign, as in `5.1 %`."""
+    return f"{abs(100 * change):.1f} %"
 
 
 def _told_of_nodes(nodes: Sequence[str], runs: Iterable[Evidence]) -> str:

@@ -30,6 +30,8 @@ from steptime.judging.judgements import (
 )
 from steptime.judging.missing_cells import LOOK_BACK_S, completeness
 from steptime.judging.models import Judgement
+from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
+from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.record_changes import changes, has_changed_to
 from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.judging.verdicts import adjust_q_values, read_q_values
@@ -204,6 +206,7 @@ def compare_judgements(
     cells: Mapping[Series, Sequence[Judgement]],
     read_record: Callable[[str], str],
     q_values: Mapping[str, float] | None = None,
+    runs_on_nodes: Sequence[NodeRun] | None = None,
 ) -> Comparison:
     """Compare series by the newest judgement of each.
 
@@ -212,6 +215,7 @@ def compare_judgements(
         read_record: returns the record of a job as JSON text.
         q_values: by job name, the p-values of the newest runs, adjusted for the cells compared with them; by
             default these series are compared with each other.
+        runs_on_nodes: the training runs of the last weeks, as evidence on nodes; by default those of `cells`.
     """
     newest = [(series, judgements[0]) for series, judgements in cells.items() if judgements]
     if q_values is None:
@@ -226,8 +230,12 @@ def compare_judgements(
         for series, judgement in newest
     ]
     made = cache(lambda job_name: read_setup(read_record(job_name)))
-    found = causes(cells, lambda job_name, change: has_changed_to(made(job_name), change))
-    return Comparison(rank_findings(findings), found)
+    if runs_on_nodes is None:
+        runs_on_nodes = [
+            run for series, judged in cells.items() for run in node_runs(series, as_evidence(judged[::-1]))
+        ]
+    common = causes(cells, lambda job_name, change: has_changed_to(made(job_name), change), runs_on_nodes)
+    return Comparison(rank_findings(findings), common)
 
 
 def _with_totals(
@@ -271,7 +279,10 @@ def _runs_of_previous_weeks(store: Store, rows: Sequence[Mapping[str, Any]]) -> 
 def compare_stored(store: Store, cells: Mapping[Series, Sequence[Judgement]]) -> Comparison:
     """Compare series of a store by the newest judgement of each; `cells` has them newest first."""
     newest = [(series, judgements[0]) for series, judgements in cells.items() if judgements]
-    return compare_judgements(cells, record_reader(store), read_q_values(store, newest))
+    until = max((judgement.run.row["submitted_at"] for _, judgement in newest), default=0.0)
+    return compare_judgements(
+        cells, record_reader(store), read_q_values(store, newest), read_node_runs(store, until)
+    )
 
 
 def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> SeriesState:

@@ -2,17 +2,27 @@
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steptime.judging.common_causes import WEEK_S
 from steptime.judging.comparison import compare_stored
 from steptime.judging.detection import Direction
 from steptime.judging.findings import Comparison, Finding
-from steptime.judging.incidents import ACTIVE, Incident, IncidentCell, IncidentKind, IncidentState, stands_out
+from steptime.judging.incidents import (
+    ACTIVE,
+    SLOW_ON_NODE,
+    Incident,
+    IncidentCell,
+    IncidentKind,
+    IncidentState,
+    stands_out,
+)
 from steptime.judging.judgements import judgements_since, newest_judgement
 from steptime.judging.models import Judgement
+from steptime.judging.node_effects import NodeRun, is_usual_again
+from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.node_pairs import newest_node_sweep
 from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.series import Series
@@ -38,6 +48,20 @@ class Group:
     """Median change: 0.03 is 3 % slower."""
     findings: tuple[Finding, ...]
     nodes: tuple[str, ...] = ()
+    changes: Mapping[Series, float] = field(default_factory=dict)
+    """The change of each cell on these nodes if the kind is `node`, else empty."""
+    is_confirmed: bool = False
+    """Whether the slow cells of a node are not slow on other nodes; False for other kinds."""
+    since: float | None = None
+    """Unix time of the first slow run on a node; None for other kinds, which begin with their findings."""
+
+    def cell(self, finding: Finding) -> IncidentCell:
+        """Describe one of the findings as a cell of the incident."""
+        cell = IncidentCell.of(finding.series, finding.judgement, self.direction)
+        if finding.series not in self.changes:
+            return cell
+        change = self.changes[finding.series]
+        return replace(cell, change=change, seconds=cell.usual_s * (1 + change), state=SLOW_ON_NODE)
 
     def explains(self, incident: Incident) -> bool:
         """Return whether an incident has the same known cause (a change or a node) as this group."""
@@ -71,7 +95,12 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
 
         groups = [_with_node_sweep(group, store) for group in group_findings(found)]
         updated, merged = reconcile(
-            active, found, groups, lambda series: newest_judgement(store, series), now
+            active,
+            found,
+            groups,
+            lambda series: newest_judgement(store, series),
+            runs_on_nodes=read_node_runs(store, now),
+            now=now,
         )
         for incident in updated:
             closed = close_returned(incident, now, is_accepted)
@@ -86,11 +115,14 @@ def reconcile(
     found: Comparison,
     groups: Sequence[Group],
     read_judgements: Callable[[Series], Sequence[Judgement]],
+    *,
+    runs_on_nodes: Sequence[NodeRun],
     now: float,
 ) -> tuple[list[Incident], list[Incident]]:
     """Match groups with the active incidents; return the updated and new ones, and those merged into others.
 
     `groups` are those of `found`. `read_judgements` returns the judgements of a series, newest first.
+    `runs_on_nodes` are the training runs of the last weeks, to see whether a node is usual again.
     """
     left, updated, merged = list(active), list[Incident](), list[Incident]()
     for group in groups:
@@ -99,7 +131,7 @@ def reconcile(
         taken = {
             cell.series
             for one in (*alike, *updated)
-            if one.kind in _NAMED and one not in same and one.direction == group.direction
+            if one.kind == "change" and one not in same and one.direction == group.direction
             for cell in one.cells
             if cell.state != "returned"
         }
@@ -116,10 +148,11 @@ def reconcile(
         judged_cells = sum(one.series["cluster"] == group.cluster for one in found.findings)
         opened = _opened(replace(group, findings=findings), judged_cells, now)
         joined = _merged(opened, earlier, group) if earlier else opened
-        updated.append(_with_current_states(joined, cells, read_judgements))
+        updated.append(_with_current_states(joined, cells, read_judgements, runs_on_nodes))
         merged += earlier[1:]
         left = [one for one in left if one not in earlier]
-    return updated + [_with_current_states(one, (), read_judgements) for one in left], merged
+    left = [_with_current_states(one, (), read_judgements, runs_on_nodes) for one in left]
+    return updated + left, merged
 
 
 def group_findings(found: Comparison) -> list[Group]:
@@ -138,6 +171,9 @@ def group_findings(found: Comparison) -> list[Group]:
             cause.change,
             tuple(by_series[series] for series in cause.cells if series in by_series),
             cause.nodes,
+            cause.changes,
+            cause.is_confirmed,
+            cause.since if cause.kind == "node" else None,
         )
         for cause in found.causes
     ]
@@ -199,23 +235,26 @@ def _began(finding: Finding) -> float:
 
 
 def _opened(group: Group, judged_cells: int, now: float) -> Incident:
-    earliest, latest = _range(group.findings)
+    since = group.since
+    if since is None:
+        since = min(map(_began, group.findings))
+        earliest, latest = _range(group.findings)
+    else:
+        earliest = latest = since
     return Incident(
         id=None,
         cluster=group.cluster,
         direction=group.direction,
         kind=group.kind,
         subject=group.subject,
-        state="open",
+        state="confirmed" if group.is_confirmed else "open",
         opened_at=now,
-        since=min(map(_began, group.findings)),
+        since=since,
         earliest=earliest,
         latest=latest,
         evidence=group.evidence,
         nodes=group.nodes,
-        cells=_in_order(
-            IncidentCell.of(one.series, one.judgement, group.direction) for one in group.findings
-        ),
+        cells=_in_order(map(group.cell, group.findings)),
         change=group.change,
         judged_cells=judged_cells,
     )
@@ -234,7 +273,7 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Inci
     return replace(
         opened,
         id=first.id,
-        state=first.state,
+        state="confirmed" if "confirmed" in (first.state, opened.state) else "open",
         opened_at=first.opened_at,
         confirmed_at=first.confirmed_at,
         notified=first.notified,
@@ -257,9 +296,15 @@ def _range(findings: Collection[Finding]) -> tuple[float, float]:
 
 
 def _with_current_states(
-    incident: Incident, known: Collection[Series], read_judgements: Callable[[Series], Sequence[Judgement]]
+    incident: Incident,
+    known: Collection[Series],
+    read_judgements: Callable[[Series], Sequence[Judgement]],
+    runs_on_nodes: Sequence[NodeRun],
 ) -> Incident:
     """Return an incident with the current state of its cells, except for those of series in `known`."""
+
+    if incident.kind == "node":
+        return _with_current_node(incident, runs_on_nodes)
 
     def today(cell: IncidentCell) -> IncidentCell:
         if cell.series in known:
@@ -275,6 +320,17 @@ def _with_current_states(
     if known or all(one.state == "returned" for one in cells):
         return found
     return replace(found, change=statistics.median(one.change for one in found.affected))
+
+
+def _with_current_node(incident: Incident, runs_on_nodes: Sequence[NodeRun]) -> Incident:
+    """Return a node's incident, with all cells as returned if the runs on the node are usual again.
+
+    Confirmation runs avoid the node, so that their times say nothing about its end.
+    """
+    runs = [run for run in runs_on_nodes if run.series["cluster"] == incident.cluster]
+    if not is_usual_again(runs, incident.nodes, incident.change, incident.since):
+        return incident
+    return replace(incident, cells=tuple(replace(cell, state="returned") for cell in incident.cells))
 
 
 def close_returned(incident: Incident, now: float, is_accepted: Callable[[Incident], bool]) -> Incident:

@@ -30,6 +30,10 @@ ACTIVE: tuple[IncidentState, ...] = ("open", "confirmed")
 """States of incidents that are not closed."""
 
 
+SLOW_ON_NODE = "slow on the node"
+"""State of a cell of a node's incident: it is usual on other nodes."""
+
+
 @dataclass(frozen=True)
 class IncidentCell:
     """One series of runs (cell) of an incident: how much it changed, and its current state."""
@@ -45,8 +49,8 @@ class IncidentCell:
     seconds: float
     usual_s: float
     state: str
-    """`confirmed`, `suspected`, `leaning` (moves with the others, but is not suspected itself) or `returned`.
-    """
+    """`confirmed`, `suspected`, `leaning` (moves with the others, but is not suspected itself), `returned`,
+    or `SLOW_ON_NODE`."""
 
     @classmethod
     def of(cls, series: Series, judgement: Judgement, direction: Direction) -> Self:
@@ -218,6 +222,8 @@ def comment(store: Store, incident_id: int, *, note: str, author: str, now: floa
 def accept(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
     """Accept the current times of an incident's affected series as new baselines, and close the incident.
 
+    The incident of a node is only closed: its series are usual on other nodes.
+
     Raises UserError if there is no such incident, or if it is already closed.
     """
     now = time.time() if now is None else now
@@ -226,7 +232,7 @@ def accept(store: Store, incident_id: int, *, note: str, author: str, now: float
         raise UserError(
             f"incident {incident_id} is {found.state}: only an open or confirmed one can be accepted."
         )
-    for cell in found.affected:
+    for cell in () if found.kind == "node" else found.affected:
         first = cell.began_with
         if cell.state == "leaning":
             first = store.results(since=found.since, **cell.series.key)[-1]["job_name"]

@@ -1,0 +1,429 @@
+"""Estimate by how much each node slows the runs on it, and name nodes that are slow beyond doubt.
+
+The model: the logarithm of a run's step time is the usual level of its cell, plus the effect of a slow node
+if the run used it, plus noise. A cell's level is its baseline; if the cell itself was confirmed as slower or
+faster, it is the mean of its runs since then that did not use the node, so another open regression is no
+evidence against a node. The deviation of a cell's runs is estimated from few runs, hence Student's t.
+
+Some cells are slow for a reason of their own. Each cell may be such an outlier with a small probability, as
+in the contaminated normal model (Tukey, 1960; Box and Tiao, 1968), which bounds what one cell can add. The
+likelihood ratio of a slow against a usual node, averaged over effects and over the weeks in which it may
+have begun, is an e-value: the chance that it exceeds x on a usual node is at most 1/x (Vovk and Wang, 2021).
+So a node is named if it exceeds the number of nodes divided by `NODE_ALPHA`.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime.judging.models import Judgement
+from steptime.judging.series import Series
+from steptime.recipes.models import Mode
+from steptime.store.run_records import split_nodes
+
+WEEK_S = 7 * 86_400.0
+WEEKS_BACK = 4
+"""Runs of so many weeks are looked at."""
+FEWEST_CELLS = 3
+"""A node is not named for fewer cells than this."""
+NODE_ALPHA = 0.005
+"""Highest probability that chance names any node of a cluster on one day."""
+SHARE_OF_RIVALS = 20.0
+"""A node is named only if it is this many times likelier than any other node that could explain its runs."""
+SINGLE_OUTLIERS = 0.01
+"""Probability that a run is slow although later runs of its cell, on other nodes, are usual."""
+MOVED_CELLS = 0.05
+"""Probability that a cell got slower by itself, if no later run on other nodes shows that it did not; less if
+many other cells did not."""
+SLOW_T = 3.0
+"""A run beyond this many standard errors counts as slow."""
+SMALLEST, LARGEST = 0.015, 0.3
+"""Range of the effects that a node may be named for: 0.015 is 1.5 % slower."""
+_RATIO = 1.15
+"""Ratio of neighbouring effects among those that the e-value is averaged over."""
+_CREDIBLE = 0.95
+_WINDOWS = (1, 2, WEEKS_BACK)
+"""How many weeks ago a node may have become slow, at most."""
+_CLEAR = 1.0
+"""Logarithm of the likelihood ratio from which a cell counts as slow on a node."""
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One training run, as evidence on its nodes."""
+
+    series: Series
+    job_name: str
+    at: float
+    """Unix time at which it was submitted."""
+    nodes: frozenset[str]
+    change: float
+    """Logarithm of its time over the mean of its baseline."""
+    deviation: float
+    """Standard deviation of the baseline relative to its mean."""
+    baseline_runs: int
+    level: int = 0
+    """Runs of a series with the same number belong to one level."""
+    is_usual: bool = True
+    """Whether that level is the baseline's: False while the series is confirmed as slower or faster."""
+
+
+@dataclass(frozen=True)
+class NodeEffect:
+    """By how much a node slows the runs on it, with a 95 % interval: 0.03 is 3 % slower."""
+
+    cluster: str
+    node: str
+    change: float
+    low: float
+    high: float
+    runs: int
+    cells: int
+    since: float
+    """Unix time of the first run that this rests on."""
+
+
+@dataclass(frozen=True)
+class SlowNode:
+    """One or more nodes that are slow beyond doubt, because runs on them are slower than runs elsewhere."""
+
+    nodes: tuple[str, ...]
+    """Several if the same runs used all of them."""
+    effect: NodeEffect
+    slow: Mapping[Series, float]
+    """The change of each cell that was slow on the node."""
+    ran: int
+    """Number of cells that ran on it."""
+    elsewhere: int
+    """Number of the slow cells that also ran on other nodes since then."""
+    jobs: frozenset[str]
+    """The runs on it."""
+
+
+def node_runs(series: Series, judged: Iterable[Mapping[str, Any]]) -> list[NodeRun]:
+    """Return the evidence of one series of training runs, oldest first; empty for other modes.
+
+    `judged` has a mapping for each run, oldest first, with `job_name`, `submitted_at`, `nodes`, `seconds`,
+    `series_state`, `baseline_mean_s`, `baseline_deviation` and `baseline_runs`.
+    """
+    if series["mode"] != Mode.PERFORMANCE:
+        return []
+    stretches: list[list[Mapping[str, Any]]] = []
+    for row in judged:
+        if row["baseline_mean_s"] is None or row["series_state"] == "insufficient history":
+            continue
+        is_open = row["series_state"] in ("suspected", "confirmed")
+        if not (stretches and is_open and stretches[-1][-1]["series_state"] in ("suspected", "confirmed")):
+            stretches.append([])
+        stretches[-1].append(row)
+    return [
+        NodeRun(
+            series,
+            row["job_name"],
+            row["submitted_at"],
+            frozenset(split_nodes(row["nodes"])),
+            math.log(row["seconds"] / row["baseline_mean_s"]),
+            row["baseline_deviation"],
+            row["baseline_runs"],
+            level=1 + number if moved else 0,
+            is_usual=not moved,
+        )
+        for number, rows in enumerate(stretches)
+        for moved in [any(row["series_state"] == "confirmed" for row in rows)]
+        for row in rows
+    ]
+
+
+def as_evidence(judged: Iterable[Judgement]) -> list[dict[str, Any]]:
+    """Return judgements as mappings that `node_runs` takes, in the same order."""
+    return [
+        {
+            "job_name": one.run.job_name,
+            "submitted_at": one.run.row["submitted_at"],
+            "nodes": one.run.row["nodes"],
+            "seconds": one.run.seconds,
+            "series_state": one.series_state.state,
+            "baseline_mean_s": one.series_state.against.mean,
+            "baseline_deviation": one.series_state.against.deviation,
+            "baseline_runs": len(one.series_state.against.runs),
+        }
+        for one in judged
+        if one.series_state.against.suffices
+    ]
+
+
+def slow_nodes(runs: Sequence[NodeRun]) -> list[SlowNode]:
+    """Return the nodes of one cluster that are slow beyond doubt, the clearest first.
+
+    After a node is named, its runs are left out of the search for the next one. A node that was slow and is
+    usual again is not named.
+    """
+    named: list[SlowNode] = []
+    while (slow := _clearest(runs)) is not None:
+        if not is_usual_again(runs, slow.nodes, slow.effect.change, slow.effect.since):
+            named.append(slow)
+        runs = [run for run in runs if run.job_name not in slow.jobs]
+    return named
+
+
+def node_effects(cluster: str, runs: Sequence[NodeRun]) -> list[NodeEffect]:
+    """Return the effect of every node of a cluster on the runs of the last weeks, the slowest first.
+
+    Nodes whose runs nothing can be compared with are left out.
+    """
+    evidence = _Evidence(runs)
+    effects = (_effect(cluster, node, evidence) for node in evidence.nodes)
+    return sorted((one for one in effects if one is not None), key=lambda one: (-one.low, one.node))
+
+
+def is_usual_again(runs: Sequence[NodeRun], nodes: Iterable[str], change: float, since: float) -> bool:
+    """Return whether runs on these nodes are usual again, after runs that were slower by `change`.
+
+    The last three runs on one of the nodes, submitted after `since` (Unix time), decide: each is closer to
+    usual than to `change`, and so is their mean beyond doubt. False without three such runs.
+    """
+    wanted = set(nodes)
+    on = sorted((run for run in runs if run.at > since and run.nodes & wanted), key=lambda run: run.at)
+    last = [run for run in on if run.is_usual][-FEWEST_CELLS:]
+    if len(last) < FEWEST_CELLS:
+        return False
+    error = math.sqrt(sum(run.deviation**2 for run in last)) / len(last)
+    middle = change / 2
+    return (
+        all(run.change < middle for run in last)
+        and statistics.fmean(run.change for run in last) + 1.65 * error < middle
+    )
+
+
+class _Evidence:
+    """The runs of a cluster as arrays: a row for each level of a series, and a column for each node."""
+
+    def __init__(self, runs: Sequence[NodeRun], since: float = -math.inf) -> None:
+        import numpy as np
+
+        newest = max((run.at for run in runs), default=0.0)
+        chosen = [run for run in runs if run.at >= max(since, newest - WEEKS_BACK * WEEK_S)]
+        chosen.sort(key=lambda run: (run.series.full_name, run.level, run.at))
+        self.runs = chosen
+        self.nodes = sorted({node for run in chosen for node in run.nodes})
+        keys = [(run.series, run.level) for run in chosen]
+        self.starts = np.array(
+            [place for place, key in enumerate(keys) if not place or keys[place - 1] != key]
+        )
+        self.first = [chosen[place] for place in self.starts]
+        """The first run of each level."""
+        column = {node: place for place, node in enumerate(self.nodes)}
+        self.on = np.zeros((len(chosen), len(self.nodes)))
+        for place, run in enumerate(chosen):
+            self.on[place, [column[node] for node in run.nodes]] = 1
+        self.change, self.at = (np.array([getattr(run, name) for run in chosen]) for name in ("change", "at"))
+
+    def per_level(self, node_places: Any) -> "_PerLevel":
+        """Return what the levels say about these nodes (indexes)."""
+        import numpy as np
+
+        on, change, at = self.on[:, node_places], self.change[:, None], self.at[:, None]
+        add = np.add.reduceat
+        runs_on, runs_off = add(on, self.starts), add(1 - on, self.starts)
+        baseline = np.array([run.baseline_runs * run.is_usual for run in self.first])[:, None]
+        deviation = np.array([run.deviation for run in self.first])[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            level = add((1 - on) * change, self.starts) / (runs_off + baseline)
+            step = add(on * change, self.starts) / runs_on - level
+            error = deviation * np.sqrt(1 / runs_on + 1 / (runs_off + baseline))
+        known = (runs_on > 0) & (runs_off + baseline > 0)
+        first_on = np.minimum.reduceat(np.where(on > 0, at, np.inf), self.starts)
+        last_off = np.maximum.reduceat(np.where(on > 0, -np.inf, at), self.starts)
+        freedom = np.array([max(1, run.baseline_runs - 1) for run in self.first])[:, None]
+        # How many runs elsewhere are slow although their cell is not known to be: a cluster in trouble.
+        usual = np.array([run.is_usual for run in self.runs])[:, None] * (1 - on)
+        own = np.array([run.deviation * math.sqrt(1 + 1 / run.baseline_runs) for run in self.runs])[:, None]
+        cells_off = np.maximum(1, ((runs_on == 0) & (add(usual, self.starts) > 0)).sum(axis=0))
+        slow_off = (add(usual * (change > SLOW_T * own), self.starts) > 0) & (runs_on == 0)
+        trouble = np.maximum(0, slow_off.sum(axis=0) - 1) / cells_off  # a single one is no trouble
+        paired = (last_off >= first_on) & (runs_off > 0)
+        moved = np.broadcast_to(np.minimum(MOVED_CELLS, 1 / cells_off), paired.shape)
+        outliers = np.clip(np.maximum(np.where(paired, SINGLE_OUTLIERS, moved), trouble), 0, 0.5)
+        return _PerLevel(level, step, error, known, np.broadcast_to(freedom, step.shape), outliers, paired)
+
+
+@dataclass(frozen=True)
+class _PerLevel:
+    """Arrays by level and node."""
+
+    elsewhere: Any
+    """How much slower the level is on other nodes than the baseline, as a logarithm."""
+    step: Any
+    """How much slower the level's runs on the node are than those elsewhere, as a logarithm."""
+    error: Any
+    known: Any
+    """Whether there is a run on the node and something to compare it with."""
+    freedom: Any
+    outliers: Any
+    """Probability that the cell is slow for a reason of its own."""
+    paired: Any
+    """Whether the cell ran elsewhere after it had run on the node."""
+
+    def log_ratios(self, effects: Any) -> Any:
+        """Return log likelihood ratios of each effect (last axis) against none; 0 where nothing is known."""
+        import numpy as np
+
+        def density(off: Any) -> Any:
+            return (1 + off * off / self.freedom[..., None]) ** (-(self.freedom[..., None] + 1) / 2)
+
+        step = np.where(self.known, self.step, 0.0)[..., None]
+        error, outliers = np.where(self.known, self.error, 1.0)[..., None], self.outliers[..., None]
+        with_effect = (1 - outliers) * density((step - effects) / error) + outliers
+        without = (1 - outliers) * density(step / error) + outliers
+        return np.log(with_effect / without) * self.known[..., None]
+
+
+def _log_e_values(evidence: _Evidence, places: Any) -> Any:
+    """Return the logarithm of the e-value of each of these nodes, averaged over possible effects."""
+    import numpy as np
+
+    effects = np.log1p(np.geomspace(SMALLEST, LARGEST, 1 + round(math.log(LARGEST / SMALLEST, _RATIO))))
+    total = evidence.per_level(places).log_ratios(effects).sum(axis=0)
+    return np.logaddexp.reduce(total, axis=-1) - math.log(len(effects))
+
+
+def _clearest(runs: Sequence[NodeRun]) -> SlowNode | None:
+    """Return the node with the largest e-value, if that is large enough; None if no node is slow.
+
+    The slow runs of one bad node look like trouble of the cluster to another one. So two nodes that share no
+    run are also tried together, each without the runs of the other.
+    """
+    best = _largest(runs)
+    if best is None:
+        return None
+    node, evidence, is_clear = best
+    if not is_clear:
+        other = _largest([run for run in runs if node not in run.nodes])
+        if other is None or not other[2] or any({node, other[0]} <= run.nodes for run in runs):
+            return None
+        best = _largest([run for run in runs if other[0] not in run.nodes])
+        if best is None or not best[2]:
+            return None
+        node, evidence, _ = best
+    return _named(node, evidence)
+
+
+def _largest(runs: Sequence[NodeRun]) -> "tuple[str, _Evidence, bool] | None":
+    """Return the node with the largest e-value, the weeks that show it, and whether it is beyond doubt.
+
+    None if no node has runs of enough cells.
+    """
+    import numpy as np
+
+    newest = max((run.at for run in runs), default=0.0)
+    windows = [_Evidence(runs, newest - weeks * WEEK_S) for weeks in _WINDOWS]
+    best: tuple[float, str, _Evidence] | None = None
+    for evidence in windows:
+        cells = np.add.reduceat(evidence.on, evidence.starts) > 0 if evidence.nodes else np.zeros((0, 0))
+        several = np.flatnonzero(cells.sum(axis=0) >= FEWEST_CELLS)
+        if len(several):
+            values = _log_e_values(evidence, several)
+            place = int(np.argmax(values))
+            if best is None or values[place] > best[0]:
+                best = float(values[place]), evidence.nodes[several[place]], evidence
+    return best and (best[1], best[2], best[0] >= _enough(len(windows[-1].nodes)))
+
+
+def _enough(nodes: int) -> float:
+    """Return the logarithm of the e-value from which one of this many nodes is named."""
+    return math.log(nodes * len(_WINDOWS) / NODE_ALPHA)
+
+
+def _named(node: str, evidence: _Evidence) -> SlowNode | None:
+    """Return a slow node with the evidence for it; None if another node explains its runs as well.
+
+    Nodes with the same runs are named together.
+    """
+    import numpy as np
+
+    place = evidence.nodes.index(node)
+    on = evidence.on[:, place] > 0
+    alike = [
+        other for other, used in zip(evidence.nodes, evidence.on.T, strict=True) if ((used > 0) == on).all()
+    ]
+    values = _log_e_values(evidence, np.arange(len(evidence.nodes)))
+    for rival in np.flatnonzero(values > values[place] - math.log(SHARE_OF_RIVALS)):
+        if evidence.nodes[rival] in alike:
+            continue
+        apart = _Evidence([run for run in evidence.runs if evidence.nodes[rival] not in run.nodes])
+        if node not in apart.nodes:
+            return None
+        if _log_e_values(apart, [apart.nodes.index(node)])[0] < _enough(len(evidence.nodes)):
+            return None
+    effect = _effect(evidence.runs[0].series["cluster"], node, evidence)
+    slow, elsewhere = _slow_cells(evidence, place, effect.change) if effect else ({}, 0)
+    if effect is None or len(slow) < FEWEST_CELLS:
+        return None
+    of_node = [run for run in evidence.runs if node in run.nodes]
+    there = [run for run in of_node if run.series in slow]
+    since = min((run.at for run in there if run.change > effect.change / 2), default=there[0].at)
+    return SlowNode(
+        tuple(alike),
+        replace(effect, since=since),
+        slow,
+        len({run.series for run in of_node}),
+        elsewhere,
+        frozenset(run.job_name for run in of_node),
+    )
+
+
+def _slow_cells(evidence: _Evidence, place: int, change: float) -> tuple[dict[Series, float], int]:
+    """Return the change of each series that a node (an index) slows by about `change`.
+
+    Also returns how many of these ran on other nodes after they had run on it. A series that was confirmed as
+    slower without the node is left out; one whose runs since then all used the node belongs to it.
+    """
+    import numpy as np
+
+    levels, size = evidence.per_level([place]), math.log1p(change)
+    fits = (levels.log_ratios(np.array([size]))[:, 0, 0] > _CLEAR) & levels.known[:, 0]
+    slow, elsewhere = {}, set()
+    for number, run in enumerate(evidence.first):
+        end = evidence.starts[number + 1] if number + 1 < len(evidence.starts) else len(evidence.runs)
+        of_level = range(evidence.starts[number], end)
+        on = [evidence.runs[index].change for index in of_level if evidence.on[index, place]]
+        if fits[number] and (run.is_usual or levels.elsewhere[number, 0] < size / 2):
+            slow[run.series] = float(np.expm1(levels.step[number, 0]))
+            if levels.paired[number, 0]:
+                elsewhere.add(run.series)
+        elif not run.is_usual and len(on) == len(of_level):
+            mean = statistics.fmean(on)
+            if abs(mean - size) < SLOW_T * run.deviation:
+                slow[run.series] = math.expm1(mean)
+    return slow, len(elsewhere)
+
+
+def _effect(cluster: str, node: str, evidence: _Evidence) -> NodeEffect | None:
+    """Return the effect of a node with its interval; None if its runs can be compared with nothing."""
+    import numpy as np
+
+    place = evidence.nodes.index(node)
+    levels = evidence.per_level([place])
+    known = levels.known[:, 0]
+    if not known.any():
+        return None
+    effects = np.log1p(np.arange(-LARGEST, LARGEST, 0.001))
+    total = levels.log_ratios(effects).sum(axis=(0, 1))
+    weights = np.cumsum(np.exp(total - total.max()))
+    weights /= weights[-1]
+    low, middle, high = np.expm1(
+        effects[np.searchsorted(weights, [(1 - _CREDIBLE) / 2, 0.5, (1 + _CREDIBLE) / 2])]
+    )
+    on = [run for run in evidence.runs if node in run.nodes]
+    return NodeEffect(
+        cluster,
+        node,
+        float(middle),
+        float(low),
+        float(high),
+        len(on),
+        len({run.series for run in on}),
+        min(run.at for run in on),
+    )

@@ -1,0 +1,37 @@
+"""Read the training runs of the last weeks from the store, as evidence on nodes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.judging.judgements import hidden_series, judge_now
+from steptime.judging.node_effects import WEEK_S, WEEKS_BACK, NodeRun, as_evidence, node_runs
+from steptime.judging.series import Series
+from steptime.recipes.models import Mode
+from steptime.store import judgement_queries
+from steptime.store.run_queries import Store
+
+
+def read_node_runs(store: Store, until: float, cluster: str | None = None) -> list[NodeRun]:
+    """Return the training runs of the four weeks before `until` (Unix time) that have a judgement.
+
+    Only those of `cluster`, unless it is None. A series with runs that the store's user may not read is
+    judged by the others.
+    """
+    since = until - WEEKS_BACK * WEEK_S
+    rows: dict[Series, list[Mapping[str, Any]]] = {}
+    scope = {"mode": Mode.PERFORMANCE} | ({} if cluster is None else {"cluster": cluster})
+    for row in judgement_queries.times_with_baselines(store, since, until, scope):
+        rows.setdefault(Series.from_row(row), []).append(row)
+    hidden = hidden_series(store)
+    runs: list[NodeRun] = []
+    for series, judged in rows.items():
+        if not series.is_judged:
+            continue
+        if series in hidden:
+            within = (
+                one for one in judge_now(store, series) if since <= one.run.row["submitted_at"] <= until
+            )
+            runs += node_runs(series, as_evidence(within))
+        else:
+            runs += node_runs(series, judged)
+    return runs

@@ -1,0 +1,144 @@
+"""Nodes that slow the runs on them: named on the first Monday, beside other trouble, and only with reason."""
+
+import random
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from steptime.judging.detection import SeriesState, judge
+from steptime.judging.models import Judgement
+from steptime.judging.node_effects import (
+    NodeRun,
+    as_evidence,
+    is_usual_again,
+    node_effects,
+    node_runs,
+    slow_nodes,
+)
+from steptime.judging.series import Series, SeriesRun
+from steptime.store.columns import series_columns
+
+WEEK_S = 7 * 86_400.0
+NODES = [f"n{number:03}" for number in range(128)]
+SIZES = (1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 32, 64)
+"""How many nodes each of the 19 training cells takes."""
+FOUR, SIX = (0, 1, 5, 9), (0, 1, 2, 5, 6, 9)
+"""The cells that run on the bad node in the last week."""
+LARGE = (16, 17, 18)
+NOISE = 0.01
+
+
+def series(cell: int) -> Series:
+    values = {"cluster": "h100", "gpu_type": "h100", "workload": "w", "proxy": False, "scaling": "weak"}
+    values |= {"tuning": "", "for_judging": True, "mode": "performance", "dtype": "bf16"}
+    spread = dict.fromkeys(series_columns("spread"), 1)
+    return Series.from_row(
+        dict.fromkeys(series_columns()) | values | spread | {"size": f"{cell}b", "gpus": SIZES[cell] * 8}
+    )
+
+
+def weeks_of(
+    seed: int,
+    *,
+    there: Collection[int] = (),
+    step: float = 0.05,
+    others: Collection[int] = (),
+    slow_first: Collection[int] = (),
+    weeks: int = 20,
+    bad_weeks: int = 1,
+) -> tuple[str, list[NodeRun]]:
+    """Return the bad node and the runs of all cells; each suspected one ran twice more, on other nodes.
+
+    In the last `bad_weeks`, the cells `there` run on the bad node, which slows its runs by `step`. In the
+    last week, the cells `others` are slower by 5 % for another reason, and `slow_first` in their first run.
+    """
+    rng = random.Random(seed)  # noqa: S311 - step times, not secrets
+    bad, runs = rng.choice(NODES), list[NodeRun]()
+    for cell, size in enumerate(SIZES):
+        series_state, judged = SeriesState(), list[Judgement]()
+        for week in range(weeks):
+            nodes, is_bad = rng.sample(NODES, size), week >= weeks - bad_weeks
+            if is_bad:
+                nodes = [node if node != bad else NODES[NODES.index(bad) - 1] for node in nodes]
+                nodes = [bad, *nodes[1:]] if cell in there else nodes
+            for number in range(3):
+                is_last = week == weeks - 1
+                level = 1 + step * (bad in nodes and is_bad)
+                level *= 1.05 if is_last and (cell in others or (number == 0 and cell in slow_first)) else 1
+                seconds = level * rng.gauss(1, NOISE)
+                series_state = judge(series_state, seconds)
+                row = {"job_name": f"{cell}-{week}-{number}", "nodes": ", ".join(nodes)}
+                row |= {"submitted_at": 1e9 + week * WEEK_S + 60 * cell + 7200 * number}
+                judged.append(Judgement(SeriesRun(row, seconds, ""), series_state))
+                if series_state.state != "suspected":
+                    break
+                free = [node for node in NODES if node not in nodes]
+                nodes = rng.sample(free if len(free) >= size else NODES, size)
+        runs += node_runs(series(cell), as_evidence(judged))
+    return bad, runs
+
+
+def named(runs: Sequence[NodeRun]) -> set[str]:
+    return {node for slow in slow_nodes(runs) for node in slow.nodes}
+
+
+@pytest.mark.parametrize(
+    ("there", "step", "others", "share"),
+    [
+        (SIX, 0.05, (), 0.95),
+        (SIX, 0.05, LARGE, 0.95),
+        (FOUR, 0.05, (), 0.75),
+        (FOUR, 0.07, LARGE, 0.75),
+    ],
+)
+def test_a_node_is_named_on_the_first_monday_also_while_other_cells_are_slower(
+    there: Collection[int], step: float, others: Collection[int], share: float
+) -> None:
+    right = 0
+    for seed in range(20):
+        bad, runs = weeks_of(seed, there=there, step=step, others=others)
+        found = named(runs)
+        assert found <= {bad}
+        right += bad in found
+    assert right >= share * 20
+
+
+def test_its_size_has_an_interval_and_the_cells_that_ran_elsewhere_are_counted() -> None:
+    bad, runs = weeks_of(1, there=SIX, step=0.07)
+    [slow] = slow_nodes(runs)
+    assert slow.effect.low < 0.07 < slow.effect.high
+    assert slow.effect.high - slow.effect.low < 0.03
+    assert {series["size"] for series in slow.slow} <= {f"{cell}b" for cell in SIX}
+    assert slow.elsewhere >= 4
+    assert slow.effect.since >= 1e9 + 19 * WEEK_S
+    first = node_effects("h100", runs)[0]
+    assert first.node == bad
+    assert first.low > 0.03
+
+
+@pytest.mark.parametrize("others", [(), (11, 12, 13, 14, *LARGE)])
+@pytest.mark.parametrize("slow_first", [(), range(9, 17)])
+def test_no_node_is_named_for_cells_that_are_slower_for_another_reason(
+    others: Collection[int], slow_first: Collection[int]
+) -> None:
+    for seed in range(20):
+        assert named(weeks_of(seed, others=others, slow_first=slow_first)[1]) == set()
+
+
+def test_a_node_of_two_weeks_is_named_once_and_is_usual_again_by_runs_on_it_alone() -> None:
+    bad, runs = weeks_of(3, there=SIX, step=0.05, bad_weeks=2)
+    [slow] = slow_nodes(runs)
+    assert slow.nodes == (bad,)
+    assert not is_usual_again(runs, slow.nodes, slow.effect.change, slow.effect.since)
+
+    def later(change: float, nodes: Sequence[str]) -> list[NodeRun]:
+        at = 1e9 + 20 * WEEK_S
+        return [
+            NodeRun(series(cell), f"later-{cell}", at + cell, frozenset(nodes), change, NOISE, 12)
+            for cell in range(3)
+        ]
+
+    for change, nodes, usual in ((0.0, [bad], True), (0.0, ["n000"], False), (0.05, [bad], False)):
+        seen = [*runs, *later(change, nodes)]
+        assert is_usual_again(seen, slow.nodes, slow.effect.change, slow.effect.since) == usual
+    assert named([*runs, *later(0.0, [bad])]) == set(), "it was, and is no more"
