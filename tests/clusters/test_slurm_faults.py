@@ -463,7 +463,11 @@ async def test_a_job_that_an_empty_answer_hides_is_ended_all_the_same(
     assert jobs_of(slurm_of_session, "hidden") == ["CANCELLED"]
 
 
+@pytest.mark.parametrize(
+    "sacct", ["exit 0", '$real "$@" | sed "s/CANCELLED[^|]*/RUNNING/"'], ids=["without it", "has it running"]
+)
 async def test_nor_is_it_gone_while_no_command_shows_it(
+    sacct: str,
     node: LoginNode,
     behind: SlurmCluster,
     make_gated: MakeGated,
@@ -471,13 +475,13 @@ async def test_nor_is_it_gone_while_no_command_shows_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_module, "_MISSING_FOR_S", 3)
-    job = make_gated("hidden-everywhere")
+    job = make_gated(f"hidden-{len(sacct)}")
     await behind.submit(job.spec)
     await eventually(lambda: job.pid)
-    for command in ("squeue", "sacct"):
-        node.command(command, "exit 0")
-    await behind.cancel("hidden-everywhere")
-    assert jobs_of(slurm_of_session, "hidden-everywhere") == ["CANCELLED"], "scancel knew its id"
+    node.command("squeue", "exit 0")
+    node.command("sacct", sacct)
+    await behind.cancel(job.spec.name)
+    assert jobs_of(slurm_of_session, job.spec.name) == ["CANCELLED"], "scancel knew its id"
 
 
 async def test_a_refused_release_is_no_refusal_of_the_job(
@@ -493,6 +497,28 @@ async def test_a_refused_release_is_no_refusal_of_the_job(
     refuses.unlink()
     await behind.submit(make_spec("not-released", "true"))
     assert (await end_of(behind, "not-released")).state is JobState.SUCCEEDED
+
+
+async def test_a_refused_release_keeps_no_other_job_from_being_polled(
+    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    """The release was lost once, and is refused from then on, as by a site's rule for held jobs."""
+    lost = tmp_path / "lost"
+    said = "echo 'Access/permission denied for job' >&2; exit 1"
+    node.command(
+        "scontrol",
+        f'[ "$1" != release ] || {{ [ ! -e {lost} ] || {{ {said}; }}; touch {lost}; exit 0; }}; $real "$@"',
+    )
+    await behind.submit(make_spec("never-released", "true"))
+    (node.bin / "scontrol").rename(aside := tmp_path / "scontrol")
+    await behind.submit(make_spec("other", "true"))
+    aside.rename(node.bin / "scontrol")
+    polled = await behind.poll(["never-released", "other"])
+    assert polled["never-released"].state is JobState.QUEUED
+    assert "it cannot be released: scontrol failed on mini: Access/permission denied" in (
+        polled["never-released"].reason
+    )
+    assert polled["other"].state is not JobState.UNKNOWN
 
 
 @contextmanager

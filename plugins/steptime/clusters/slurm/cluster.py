@@ -125,10 +125,12 @@ class SlurmCluster:
             check_job_name(name)
         not_ended = [name for name in dict.fromkeys(names) if name not in self._ended]
         queue = await self._slurm.squeue(not_ended)
-        await self._cancel_duplicates(queue)
-        await self._release_unreleased(queue)
+        refused = await self._cancel_duplicates(queue) | await self._release_unreleased(queue)
         self._seen_at |= dict.fromkeys(queue, time.monotonic())
         statuses = {name: record_status(records[0]) for name, records in queue.items()}
+        for name, why in refused.items():
+            reason = "; ".join(filter(None, (statuses[name].reason, why)))
+            statuses[name] = statuses[name].model_copy(update={"reason": reason})
         statuses |= await self._statuses_after_queue([name for name in not_ended if name not in queue])
         for name, status in statuses.items():
             if status.cluster_fault:
@@ -177,9 +179,11 @@ class SlurmCluster:
     async def _live_by_accounting(self, name: str, missing_s: float) -> dict[str, str]:
         """Return the states by id of a job that squeue has not shown for `missing_s`; empty if it is gone.
 
-        Where neither the accounting nor its script has its end, it is gone if it stays missing for a minute.
+        Where neither the accounting nor its script has its end, it is gone if it stays missing for a minute,
+        in which it is cancelled by its id. The accounting keeps jobs as running that a controller has lost.
         """
-        if (submitted := await self._submitted_record(name)) is None:
+        submitted = await self._submitted_record(name)
+        if submitted is None or missing_s > _MISSING_FOR_S:
             return {}
         try:
             records = (await self._sacct([name])).get(name, [])
@@ -188,9 +192,7 @@ class SlurmCluster:
         if records:
             return {record.job_id: record.state for record in records if record.in_queue}
         end = await self._read_of_job(end_record_path(submitted.directory))
-        if read_end_record(end, submitted.job_id) or missing_s > _MISSING_FOR_S:
-            return {}
-        return {submitted.job_id: submitted.state}
+        return {} if read_end_record(end, submitted.job_id) else {submitted.job_id: submitted.state}
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
@@ -355,26 +357,40 @@ class SlurmCluster:
             raise OutOfReach(f"the clock of {self.name} cannot be read: {one_line(done.stderr.strip())}")
         return float(done.stdout)
 
-    async def _cancel_duplicates(self, queue: dict[str, list[JobRecord]]) -> None:
-        """Cancel all but the first job of each name: Slurm accepted them after their submitter gave up."""
-        for name, (_, *later) in queue.items():
-            await self._slurm.scancel(
-                name, [record.job_id for record in later if record.in_queue and record.state != "COMPLETING"]
-            )
+    async def _cancel_duplicates(self, queue: dict[str, list[JobRecord]]) -> dict[str, str]:
+        """Cancel all but the first job of each name: Slurm accepted them after their submitter gave up.
 
-    async def _release_unreleased(self, queue: dict[str, list[JobRecord]]) -> None:
+        Returns the names of jobs for which Slurm refuses that, with its words: this is no reason to stop
+        polling the others.
+        """
+        refused = {}
+        for name, (_, *later) in queue.items():
+            ids = [record.job_id for record in later if record.in_queue and record.state != "COMPLETING"]
+            try:
+                await self._slurm.scancel(name, ids)
+            except OutOfReach:
+                raise
+            except SystemFailure as failure:
+                refused[name] = f"a second job of its name cannot be cancelled: {failure}"
+        return refused
+
+    async def _release_unreleased(self, queue: dict[str, list[JobRecord]]) -> dict[str, str]:
         """Release again the jobs whose release was lost, as when the controller dies before saving its state.
 
-        Jobs that a person has held after their release stay held.
+        Jobs that a person has held after their release stay held. Returns the names of jobs that Slurm
+        refuses to release, with its words.
         """
-        held = [
-            records[0].job_id
-            for name, records in queue.items()
-            if (records[0].state, records[0].reason) == ("PENDING", HELD_BY_USER)
-            and await self._submitted_record(name)
-        ]
-        if held:
-            await self._slurm.release_never_released(held)
+        refused = {}
+        for name, records in queue.items():
+            is_held = (records[0].state, records[0].reason) == ("PENDING", HELD_BY_USER)
+            if is_held and await self._submitted_record(name):
+                try:
+                    await self._slurm.release_never_released([records[0].job_id])
+                except OutOfReach:
+                    raise
+                except SystemFailure as failure:
+                    refused[name] = f"it cannot be released: {failure}"
+        return refused
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
         """Return the nodes of a failed job that are out of order; none for a preempted job.
