@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from steptime.errors import UserError
-from steptime.files import write_whole
+from steptime.files import read_limited, write_whole
 from steptime.recipes.importing.release import (
     Release,
     Sandbox,
@@ -113,9 +113,13 @@ def import_recipes(
 
 def _kept(target: Path) -> str | None:
     """Return why a file is not replaced; None if it does not exist or was written by an import."""
-    if target.exists() and not target.read_text(encoding="utf-8", errors="replace").startswith(WRITTEN_BY):
-        return f"is not written: {target} is not of an import; move it away to have this one"
-    return None
+    try:
+        is_kept = not read_limited(target).decode(errors="replace").startswith(WRITTEN_BY)
+    except FileNotFoundError:
+        is_kept = False
+    except OSError:  # a FIFO or a folder, for example
+        is_kept = True
+    return f"is not written: {target} is not of an import; move it away to have this one" if is_kept else None
 
 
 def _show_left_out(release: Release) -> None:

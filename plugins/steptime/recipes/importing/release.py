@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from steptime.errors import SystemFailure, UserError, one_line
+from steptime.files import read_limited
 
 _RECORDER = Path(__file__).parent / "recorder"
 BRIDGE_FOLDERS = ("scripts", "src/megatron/bridge")
@@ -77,7 +78,7 @@ class Release:
 
     def text(self, path: str) -> str:
         """Return the text of a file of the release, given by its path in it."""
-        return (self.folder / path).read_text(encoding="utf-8")
+        return read_limited(self.folder / path).decode()
 
 
 def unpack_commit(repository: Path, commit: str | None, into: Path, *paths: str) -> Path:
@@ -112,7 +113,7 @@ def read_release(folder: Path) -> Release:
     Raises UserError if the folder is no such checkout.
     """
     try:
-        version = str(yaml.safe_load((folder / "release.yaml").read_text(encoding="utf-8"))["llmb_version"])
+        version = str(yaml.safe_load(read_limited(folder / "release.yaml"))["llmb_version"])
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UserError(
             f"'{folder}' is not a checkout of NVIDIA/exemplar-performance: its release.yaml has no "
@@ -122,7 +123,7 @@ def read_release(folder: Path) -> Release:
     release = Release(version, folder)
     for path in sorted(folder.rglob("metadata.yaml")):
         name = path.parent.relative_to(folder).as_posix()
-        metadata = yaml.safe_load(path.read_text(encoding="utf-8"))
+        metadata = yaml.safe_load(read_limited(path))
         general, run = metadata["general"], metadata["run"]
         kind, framework = general.get("workload_type"), general.get("framework")
         if (kind, run.get("launcher_type")) != ("pretrain", "megatron_bridge"):
