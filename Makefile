@@ -92,8 +92,7 @@ site: setup ## build the documentation as a site, build/site/index.html; broken 
 	build/mkdocs/bin/mkdocs build --strict
 
 dist: setup ## build the wheel and the sdist of the last commit into dist/, with the same bytes each time, and check them
-	@rm -rf dist build/dist && mkdir -p build/dist
-	@git archive HEAD | tar -x -C build/dist
+	@rm -rf dist build/dist && git clone --quiet . build/dist # of the commit alone, with the tags that make its version
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --out-dir dist build/dist
 	$(BIN)/uv tool run --from twine twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/uv tool run --from 'validate-pyproject[all]' validate-pyproject pyproject.toml

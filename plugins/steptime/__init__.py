@@ -8,10 +8,11 @@ the database library are imported when one of them is first used.
 """
 
 import importlib
+from importlib.metadata import version
 from typing import Any
 
 _READERS = ("read_runs", "read_steps", "read_judgements")
-__version__ = "0.1.0"
+__version__ = version("steptime")
 
 
 def __getattr__(name: str) -> Any:

@@ -73,10 +73,6 @@ class Deployment:
 
     def version(self, number: str) -> None:
         """Set the version of the package and the tag of its images."""
-        package = self.folder / "plugins/steptime/__init__.py"
-        lines = package.read_text().splitlines()
-        lines = [f'__version__ = "{number}"' if line.startswith("__version__") else line for line in lines]
-        package.write_text("\n".join(lines) + "\n")
         self.values["STEPTIME_VERSION"] = number
         (self.folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in self.values.items()))
 

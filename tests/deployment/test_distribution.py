@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 UV = str(Path(sys.executable).with_name("uv"))
@@ -104,6 +105,39 @@ def test_the_wheel_has_what_is_shipped_and_nothing_else_and_every_build_gives_th
     assert sources - set(shipped()) - set(licences()) == {
         *("PKG-INFO", "pyproject.toml", ".gitignore", "README.md", "LICENSE", "NOTICE", *PAGES)
     }
+
+
+@pytest.mark.service
+def test_each_commit_has_a_version_that_pip_takes_for_a_newer_one(tmp_path: Path) -> None:
+    """In a clone without tags, with the tag of a release, after it, and from an sdist without git."""
+    source = tmp_path / "source"
+    build(source, tmp_path / "without-git", umask=0o022, options=("--sdist",))
+
+    def git(*arguments: str) -> None:
+        author = ("-c", "user.name=tests", "-c", "user.email=tests@example.org", "-c", "commit.gpgsign=false")
+        command = ["git", *author, *arguments]
+        subprocess.run(command, cwd=source, check=True, capture_output=True)
+
+    def built(*options: str, of: Path = source) -> Version:
+        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        subprocess.run([UV, "build", "--quiet", *options, "--out-dir", str(out), str(of)], check=True)
+        [wheel] = out.glob("*.whl")
+        return Version(wheel.name.split("-")[1])
+
+    git("init", "--quiet")
+    git("add", ".")
+    versions = []
+    for tags in ((), (), ("v0.1.0",), ()):
+        git("commit", "--quiet", "--allow-empty", "--message", "one more")
+        for tag in tags:
+            git("tag", tag)
+        versions.append(built("--wheel"))
+    assert versions == sorted(set(versions))
+    assert str(versions[2]) == "0.1.0"
+    assert all(version.is_devrelease and version.local for version in (*versions[:2], versions[3]))
+    subprocess.run([UV, "build", "--quiet", "--sdist", "--out-dir", str(tmp_path), str(source)], check=True)
+    [sdist] = tmp_path.glob("*.tar.gz")
+    assert built("--wheel", of=sdist) == versions[3]
 
 
 def names(packed: Path) -> list[str]:
