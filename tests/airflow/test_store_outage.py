@@ -136,9 +136,9 @@ def _stops_before(server: PostgreSQL, statements: str | tuple[str, ...]) -> Iter
         if left and statement.startswith(statements):
             left.pop().stop()
 
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", stop)
+    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "before_cursor_execute", stop)
     yield
-    sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", stop)
+    sqlalchemy.event.remove(sqlalchemy.engine.Engine, "before_cursor_execute", stop)
 
 
 def _warnings(said: list[Any]) -> list[str]:

@@ -45,7 +45,7 @@ def test_a_failed_creation_leaves_no_table(
 ) -> None:
     create = database._create
 
-    def create_and_fail(connection: sqlalchemy.Connection) -> None:
+    def create_and_fail(connection: sqlalchemy.engine.Connection) -> None:
         create(connection)
         raise OSError("the machine failed")
 
@@ -147,8 +147,8 @@ def test_a_server_that_never_answers_is_given_up(
     def note(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
         waits.append(options.get("connect_timeout"))
 
-    sqlalchemy.event.listen(sqlalchemy.Engine, "do_connect", note)
-    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "do_connect", note))
+    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "do_connect", note)
+    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.engine.Engine, "do_connect", note))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(SystemFailure, match="check that PostgreSQL runs"):
@@ -178,8 +178,8 @@ def test_a_full_disk_leaves_the_store_as_it_was(
     def fill(connection: Any, _record: Any) -> None:
         connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to the file's size
 
-    sqlalchemy.event.listen(sqlalchemy.Engine, "connect", fill)
-    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "connect", fill))
+    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "connect", fill)
+    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.engine.Engine, "connect", fill))
 
     with pytest.raises(SystemFailure, match=r"disk is full.*free some space"):
         stored.write(store, make_result("big", max_steps=5000))

@@ -37,7 +37,7 @@ def _publish_and_die(url: str, result: Result) -> None:
         if "INSERT INTO readings" in statement:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", die)
+    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "after_cursor_execute", die)
     stored.write(Store(url), result)
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, or_, select
+from sqlalchemy import bindparam, or_, select
+from sqlalchemy.engine import Connection
 
 from steptime.clusters.base import JobState
 from steptime.clusters.config import ClusterConfig, load_cluster

@@ -4,6 +4,10 @@ All functions are safe to call from several threads and processes. The first use
 the tables.
 """
 
+from __future__ import (
+    annotations,  # SQLAlchemy 1.4, which Airflow 3.1 is released with, has no generic classes
+)
+
 import hashlib
 import json
 import os
@@ -13,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from filelock import FileLock
-from sqlalchemy import URL, Connection, Engine, Result, Table, create_engine, event, inspect, select
+from sqlalchemy import Table, create_engine, event, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, Connection, Engine, Result, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import bindparam, select
+from sqlalchemy.engine import Connection
 
 from steptime.recipes.models import Mode
 from steptime.store.columns import COMPUTED, Row, series_columns

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import and_, or_, select
+from sqlalchemy.engine import Connection
 
 from steptime.store.database import dicts
 from steptime.store.schema import incidents as table

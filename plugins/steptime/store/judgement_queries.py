@@ -3,12 +3,18 @@
 `key` identifies a series, by values of columns of `runs`.
 """
 
+from __future__ import (
+    annotations,  # SQLAlchemy 1.4, which Airflow 3.1 is released with, has no generic classes
+)
+
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.expression import Select
 
 from steptime.store.columns import COLUMNS, series_columns
 from steptime.store.database import dicts, insert, read_connection

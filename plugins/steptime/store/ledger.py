@@ -3,13 +3,18 @@
 After any crash the ledger says which job to look for.
 """
 
+from __future__ import (
+    annotations,  # SQLAlchemy 1.4, which Airflow 3.1 is released with, has no generic classes
+)
+
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.sql.expression import ColumnElement
 
 from steptime.clusters.base import Installation, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig

@@ -5,11 +5,16 @@ only runs that were published or rejected. `Store.find` and `Store.measured` als
 being measured or checked.
 """
 
+from __future__ import (
+    annotations,  # SQLAlchemy 1.4, which Airflow 3.1 is released with, has no generic classes
+)
+
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, case, distinct, exists, func, or_, select
+from sqlalchemy import case, distinct, exists, func, or_, select
+from sqlalchemy.sql.expression import ColumnElement, Select
 
 from steptime.errors import UserError, one_line
 from steptime.recipes.models import Mode

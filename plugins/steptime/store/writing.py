@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Table, select
+from sqlalchemy.engine import Connection
 
 from steptime.errors import UserError
 from steptime.store import efficiency, schema
