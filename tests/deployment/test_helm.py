@@ -51,6 +51,25 @@ def test_the_chart_knows_every_key(values: dict[str, Any], schema: dict[str, Any
     assert unknown(values, schema) == []
 
 
+def test_no_key_is_deprecated(values: dict[str, Any], schema: dict[str, Any]) -> None:
+    def deprecated(used: dict[str, Any], known: dict[str, Any]) -> list[str]:
+        of_keys = {key: known.get("properties", {}).get(key, {}) for key in used}
+        keys = [key for key, rule in of_keys.items() if "deprecated" in rule.get("description", "").lower()]
+        for key, rule in of_keys.items():
+            if isinstance(used[key], dict):
+                keys += [f"{key}.{name}" for name in deprecated(used[key], rule)]
+        return keys
+
+    assert deprecated(values, schema) == []
+
+
+def test_the_documentation_makes_the_volumes_that_are_named(values: dict[str, Any]) -> None:
+    text = (ROOT / "docs/reference/team-deployment.md").read_text(encoding="utf-8")
+    claims = {claim["claimName"] for one in values["volumes"] if (claim := one.get("persistentVolumeClaim"))}
+    assert claims == {"steptime-home"}
+    assert set(re.findall(r"kind: PersistentVolumeClaim\n +metadata: {name: ([a-z-]+)}", text)) == claims
+
+
 def test_the_cluster_of_the_example_can_be_loaded(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
