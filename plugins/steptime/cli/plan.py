@@ -13,8 +13,9 @@ from steptime.clusters.config import check_permitted, load_cluster
 from steptime.clusters.hub import fetch_command, hub_cache
 from steptime.clusters.jobscript import job_spec
 from steptime.judging.expected_cost import expected_cost
-from steptime.pages.plans import plan_rows, summarize_plan
+from steptime.pages.plans import memory_sentences, plan_rows, summarize_plan
 from steptime.recipes.models import Run
+from steptime.recipes.nearest_rules import missing_rules
 from steptime.recipes.parameters import count_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.staging.checking import check_plan
@@ -103,6 +104,8 @@ def show_plan(
         if scripts:
             rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
         show(rows, output_format, called="runs")
+    for sentence in (*memory_sentences(planned), *missing_rules(planned)):
+        typer.echo(sentence, err=output_format is not Format.TABLE)
     if request.gpu_type == planned.cluster_gpu_type:
         for line in _from_the_hub(planned):
             typer.echo(line, err=output_format is not Format.TABLE)

@@ -90,7 +90,8 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
 
 def _expected(run: Run, past: Sequence[RunTimes]) -> Expected:
     steps = run.max_steps - run.first_step
-    published = published_performance(run.recipe)
+    # The published step time is that of the published settings.
+    published = None if run.tuning else published_performance(run.recipe)
     if past:
         around = statistics.median(one.job_s - one.step_s * one.steps for one in past)
         seconds = max(around, 0) + statistics.median(one.step_s for one in past) * steps

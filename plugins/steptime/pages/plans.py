@@ -9,7 +9,9 @@ from steptime.clusters.config import check_permitted
 from steptime.errors import UserError
 from steptime.judging.expected_cost import Cost, Expected, expected_cost
 from steptime.recipes import tables
+from steptime.recipes.memory import estimate_memory
 from steptime.recipes.models import Mode, Run
+from steptime.recipes.nearest_rules import missing_rules
 from steptime.recipes.notation import format_at_most, format_bytes, format_time_limit
 from steptime.recipes.parameters import checkpoint_bytes
 from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
@@ -33,7 +35,7 @@ def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
     except UserError as error:
         refused = str(error)
     return {
-        "sentence": summarize_plan(planned),
+        "sentence": " ".join([summarize_plan(planned), *memory_sentences(planned), *missing_rules(planned)]),
         "cost": cost.sentence,
         "refused": refused,
         "runs": plan_rows(planned, cost),
@@ -64,7 +66,18 @@ def plan_rows(planned: Plan, cost: Cost) -> list[dict[str, Any]]:
     return [_row(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
 
 
+def memory_sentences(planned: Plan) -> list[str]:
+    """Return a sentence with the estimated memory of a GPU for each number of GPUs that has one."""
+    estimates = {
+        run.recipe.gpus: estimate_memory(run.recipe, run.performance.trainer) for run in planned.runs
+    }
+    return [
+        f"{gpus} GPUs: {estimate.sentence}" for gpus, estimate in estimates.items() if estimate is not None
+    ]
+
+
 def _row(run: Run, expected: Expected) -> dict[str, Any]:
+    memory = estimate_memory(run.recipe, run.performance.trainer)
     return {
         "label": run.label,
         "experiment": run.experiment,
@@ -78,6 +91,7 @@ def _row(run: Run, expected: Expected) -> dict[str, Any]:
         "gpu_hours_expected": expected.gpu_hours,
         "seconds_expected": expected.seconds,
         "expected_from": expected.source.value,
+        "gpu_memory_gb_estimated": None if memory is None else memory.total_gb,
     }
 
 

@@ -30,6 +30,8 @@ class GpuType(Frozen):
     """A word in the GPU's name in nvidia-smi; None if there is no GPU."""
     nvlink_domain_gpus: PositiveInt | None = None
     """Number of GPUs that NVLink connects across nodes; None if it ends at the node."""
+    memory_gb: PositiveFloat | None = None
+    """Memory of one GPU in 10⁹ bytes, by its data sheet; None if unknown, so that no memory is estimated."""
     peak_tflops: dict[str, PositiveFloat | None]
     """Dense peak in TFLOPS by dtype; None if no document states it, so that runs have no MFU."""
 

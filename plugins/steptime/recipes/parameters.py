@@ -94,6 +94,15 @@ def checkpoint_bytes(shape: Model) -> int | None:
     return None if counted is None else 14 * counted.total
 
 
+def count_expert_weights(shape: ModelShape) -> int:
+    """Count the weights of a model's experts, which expert parallelism spreads; 0 without experts."""
+    if shape.moe is None:
+        return 0
+    matrices = 3 if shape.gated_linear_unit else 2
+    expert = matrices * shape.hidden_size * shape.moe.moe_ffn_hidden_size
+    return shape.expert_layers * shape.moe.num_moe_experts * expert
+
+
 def attention_weights(shape: ModelShape) -> int:
     """Count the weights of one layer's attention in a model."""
     hidden, heads, latent = shape.hidden_size, shape.num_attention_heads, shape.mla

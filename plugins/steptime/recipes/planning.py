@@ -16,6 +16,7 @@ from steptime.recipes.document_variables import check_document_variables
 from steptime.recipes.environment import check_arguments, check_environment, find_secret
 from steptime.recipes.flops import recipe_flops
 from steptime.recipes.image import parse_image
+from steptime.recipes.memory import require_memory
 from steptime.recipes.models import Mode, OptionValue, Performance, Recipe, Run, Window
 from steptime.recipes.modes import (
     Schedule,
@@ -129,6 +130,8 @@ def plan(request: PlanRequest) -> Plan:
         }
         load = run(recipe, Mode.CHECKPOINT_LOAD).model_copy(update=one_step_more)
         pairs = (CheckpointPair(save=run(recipe, Mode.CHECKPOINT_SAVE), load=load),)
+    if not request.ignore_memory:
+        require_memory(runs)
     gpus = sum(run.recipe.gpus for run in runs) + sum(2 * pair.save.recipe.gpus for pair in pairs)
     return Plan(
         request=request.model_copy(update=_filled_in(selection, recipes, schedule, runs[0])),

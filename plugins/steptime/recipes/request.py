@@ -132,6 +132,11 @@ class PlanRequest(Frozen):
         "Time after which the cluster ends a job, HH:MM:SS; by default the recipe's.",
         pattern=TIME_LIMIT_PATTERN,
     )
+    ignore_memory: bool = option(
+        "Run",
+        "Plan a run even if the estimate says that its model does not fit into the GPUs.",
+        default=False,
+    )
     checkpoint: bool = option(
         "Run",
         "Also save a checkpoint, load it in a second job, and time both: on the largest of the GPU counts.",

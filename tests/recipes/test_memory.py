@@ -1,0 +1,64 @@
+"""The estimate of a GPU's memory, and the refusal of what cannot fit."""
+
+from typing import Any
+
+import pytest
+
+from steptime.errors import UserError
+from steptime.judging.expected_cost import Source, expected_cost
+from steptime.recipes.memory import estimate_memory
+from steptime.recipes.models import Run
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.workloads import list_workloads, load_workload
+
+
+def planned(**options: Any) -> Run:
+    return plan(PlanRequest(**options)).runs[0]
+
+
+@pytest.fixture
+def impossible() -> dict[str, Any]:
+    """Return the options of Llama 3.1 405b with all its weights on each GPU."""
+    size = {"workload": "llama3.1-25.04", "size": "405b", "dtype": "bf16", "gpu_type": "h100", "gpus": "512"}
+    return size | {"tensor_parallel": 1, "pipeline_parallel": 1}
+
+
+def test_what_cannot_fit_is_refused_unless_insisted_upon(impossible: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"alone take about 1,6\d\d GB of each h100, which has 80 GB"):
+        planned(**impossible)
+    insisted = planned(**impossible, ignore_memory=True)
+    assert insisted.tuning
+
+
+def test_no_published_step_time_is_the_expected_cost_of_a_tuned_run(impossible: dict[str, Any]) -> None:
+    as_published = planned(**{**impossible, "tensor_parallel": None, "pipeline_parallel": None})
+    tuned = planned(**impossible, ignore_memory=True)
+    sources = [cost.source for cost in expected_cost([as_published, tuned]).each]
+    assert sources == [Source.PUBLICATION, Source.NONE]
+
+
+@pytest.mark.parametrize("name", list_workloads())
+def test_no_published_row_is_refused(name: str) -> None:
+    workload = load_workload(name)
+    for recipe, _ in workload.recipes():
+        cell = recipe.identity | {"gpus": str(recipe.gpus), "workload": name}
+        plan(PlanRequest(**cell, proxy=recipe.proxy))
+
+
+def test_weights_gradients_and_optimizer_states_by_hand() -> None:
+    """Llama 3.1 405b, bf16 on 512 H100: 405.85e9 weights over tensor × pipeline, Adam over the rest, too."""
+    run = planned(workload="llama3.1-25.04", size="405b", dtype="bf16", gpu_type="h100", gpus="512")
+    ways = run.recipe.parallelism
+    per_gpu = 405.85e9 / (ways.tensor * ways.pipeline)
+    estimate = estimate_memory(run.recipe, run.performance.trainer)
+    assert estimate is not None
+    optimizer = 10 if run.performance.trainer.use_precision_aware_optimizer else 12
+    by_hand = per_gpu * (4 + optimizer / (ways.data * ways.context)) / 1e9
+    assert estimate.states_gb == pytest.approx(by_hand, rel=0.01)
+    assert estimate.activations_gb is not None
+    assert 0 < estimate.states_gb + estimate.activations_gb < estimate.gpu_gb
+
+
+def test_nothing_is_estimated_on_the_cpu() -> None:
+    run = planned(workload="llama3.1-25.04", gpus="1")
+    assert estimate_memory(run.recipe, run.performance.trainer) is None

@@ -1,0 +1,63 @@
+"""What a plan says about a model without performance rules."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from printed_tables import config_with
+
+from steptime.recipes.nearest_rules import missing_rules
+from steptime.recipes.planning import PlanRequest, plan
+
+MIXTURES = Path(__file__).parents[1] / "data" / "mixtures"
+
+
+@pytest.fixture
+def workloads(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the shipped workloads, with mixtures of experts."""
+    folder = config_with(MIXTURES, config_folder)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
+    return folder / "workloads"
+
+
+def without_rules(workloads: Path, name: str) -> list[str]:
+    """Return what a plan says about a copy of a workload that has no block `performance`."""
+    release = name.rpartition("-")[2]
+    content = yaml.safe_load((workloads / f"{name}.yaml").read_text())
+    del content["performance"]
+    for size in content["sizes"].values():
+        size.pop("proxies", None)
+        # FP8 needs a rule that says how it is scaled.
+        dtypes = [
+            (rule, [dtype for dtype in rule["dtypes"] if dtype != "fp8"]) for rule in size["configurations"]
+        ]
+        size["configurations"] = [rule | {"dtypes": left} for rule, left in dtypes if left]
+    content["sizes"] = {name: size for name, size in content["sizes"].items() if size["configurations"]}
+    content |= {"workload": f"acme-{release}", "title": "Acme"}
+    (workloads / f"acme-{release}.yaml").write_text(yaml.safe_dump(content))
+    return missing_rules(plan(PlanRequest(workload=f"acme-{release}", gpu_type="h100")))
+
+
+def test_a_dense_model_without_rules_is_told_what_the_nearest_one_sets(workloads: Path) -> None:
+    [sentence] = without_rules(workloads, "llama3.1-25.04")
+    assert sentence.startswith(
+        "acme-25.04 has no performance rules for h100: overlaps of communication, the "
+    )
+    assert "The nearest model with rules, llama3.1-2" in sentence
+    for name in ("overlap_grad_reduce", "environment.CUDA_DEVICE_MAX_CONNECTIONS"):
+        assert name in sentence
+
+
+def test_a_mixture_is_told_what_another_mixture_sets(workloads: Path) -> None:
+    [sentence] = without_rules(workloads, "deepseek-v3-25.08")
+    assert "The nearest model with rules, deepseek-v3-25.08 671b, sets fp8_recipe" in sentence or (
+        "deepseek-v3-25.08 671b, sets recompute_granularity" in sentence
+    )
+
+
+def test_nothing_is_said_about_a_model_with_rules(workloads: Path) -> None:
+    assert missing_rules(plan(PlanRequest(workload="llama3.1-25.04", gpu_type="h100"))) == []
+
+
+def test_nothing_is_said_about_the_cpu(workloads: Path) -> None:
+    assert missing_rules(plan(PlanRequest(workload="llama3.1-25.04", gpus="1"))) == []
