@@ -75,6 +75,32 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: RunDag) -
     assert max(handles.values()) < 200, handles
 
 
+@pytest.mark.parametrize(
+    ("options", "stays"),
+    [
+        ({}, False),
+        ({"keep_checkpoint": True}, True),
+        ({"environment": {"STAND_IN": "nan"}}, True),  # the load is not valid
+    ],
+)
+def test_the_checkpoint_of_a_pair_is_removed_after_a_valid_load_alone(
+    run_dag: RunDag, options: dict[str, Any], stays: bool
+) -> None:
+    dag_run = run_dag(gpus="1", checkpoint=True, **options)
+
+    rows = {
+        row["mode"]: row
+        for row in Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
+        if row["mode"] != "performance"
+    }
+    folder = Path(rows["checkpoint_save"]["log_path"]).parent
+    assert (folder / "code/nemo_experiments/default/checkpoints").is_dir()
+    left = list(folder.rglob("*.distcp"))
+    assert bool(left) == stays
+    assert Path(rows["checkpoint_save"]["log_path"]).is_file()
+    assert stays == (options != {})
+
+
 def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: RunDag) -> None:
     dag_run = run_dag(gpus="1", environment={"STAND_IN": "out_of_memory"})
 

@@ -14,6 +14,7 @@ from logs import line_forms
 from own_clock import waits_over_at_once
 
 from steptime.airflow.assets import published_results
+from steptime.airflow.base import task_key
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
@@ -21,7 +22,7 @@ from steptime.judging.judgements import run_writer
 from steptime.logs.models import Network
 from steptime.measure.record import make_record
 from steptime.runs import patience
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Result, Submission, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.run_records import EarlierAttempt
 
@@ -168,6 +169,33 @@ def test_a_task_that_was_marked_as_success_is_named(
     """It has returned nothing, and no retry of the next task can change that."""
     with pytest.raises(AirflowFailException, match=f"'{before}' returned nothing, .* clear '{before}'"):
         task_of(task_id, **without).execute(make_context())
+
+
+def test_only_a_checkpoint_below_the_folder_of_the_job_that_saved_it_is_removed(
+    submission: Submit, make_context: MakeContext, home: Path, tmp_path: Path
+) -> None:
+    """A run's path could come from a damaged row, or be that of a checkpoint that a person named."""
+    submitted = submission()
+    ended(submitted, make_context)
+    run = Submission.model_validate(submitted).run
+    own = Path(submitted["job"]["directory"])
+    folder = own / "code/nemo_experiments/default/checkpoints"
+    others = [tmp_path / "of-somebody", own.parent / "of-another-job" / folder.relative_to(own) / "step"]
+    for path in (folder / "step", *others):
+        (path / "weights").mkdir(parents=True)
+    publish = task_of("checkpoint.load.publish", handle={})
+    saving = task_key(make_context(), "performance")
+    refused = [*others, own, folder / ".." / "checkpoints" / "step", Path(f"{folder}-x"), Path("/"), None]
+    for path in refused:
+        loading = run.model_copy(update={"checkpoint_path": None if path is None else str(path)})
+        publish._remove_checkpoint(loading, saving)
+    assert all((path / "weights").is_dir() for path in (folder / "step", *others))
+
+    publish._remove_checkpoint(run.model_copy(update={"checkpoint_path": str(folder / "step")}), saving)
+
+    assert not (folder / "step").exists()
+    assert folder.is_dir()
+    assert all((path / "weights").is_dir() for path in others)
 
 
 def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(

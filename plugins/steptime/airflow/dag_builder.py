@@ -197,7 +197,7 @@ def train(
     parse = ReadLogOperator(task_id="parse", trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", handle=parse.output)
     outlets = [] if published is None else [published]
-    publish = PublishOperator(task_id="publish", handle=validate.output, outlets=outlets)
+    publish = PublishOperator(task_id="publish", handle=validate.output, outlets=outlets, saved_in=saved_in)
     wait >> parse >> validate >> publish
     wait >> end.as_teardown()
     return wait

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
@@ -25,6 +26,7 @@ from steptime.airflow.versions import AirflowFailException, AirflowSkipException
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.collecting import collect_log
 from steptime.clusters.config import load_cluster
+from steptime.clusters.jobscript import saved_checkpoint_dir
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.judging.comparison import finding_of_run
 from steptime.judging.judgements import run_writer
@@ -39,7 +41,7 @@ from steptime.runs.patience import retry_while_unreachable
 from steptime.store.budgets import release
 from steptime.store.columns import BY_NAME
 from steptime.store.database import wait_for_store
-from steptime.store.ledger import latest_submitted
+from steptime.store.ledger import TaskKey, latest_submitted
 from steptime.store.run_models import Measurement, Result, Submission, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.run_records import EarlierAttempt, parse_record
@@ -47,6 +49,8 @@ from steptime.store.run_records import EarlierAttempt, parse_record
 FAILURE_KEY = "failure"
 """XCom key of a failed task: the message of its exception."""
 _LONGEST = 2000
+_REMOVING_S = 3600
+"""Most seconds that removing a checkpoint may take."""
 Done = TypeVar("Done")
 
 
@@ -232,9 +236,17 @@ class ValidateOperator(MeasuredRunOperator):
 
 
 class PublishOperator(MeasuredRunOperator):
-    """Publishes a valid run, judges its series, and updates its workload's asset; idempotent."""
+    """Publishes a valid run, judges its series, and updates its workload's asset; idempotent.
+
+    :param saved_in: if the run loads a checkpoint of the same DAG run, the task group of the job that saved
+        it. The checkpoint is then removed, unless the run's plan keeps it.
+    """
 
     ui_color: str = "#e2f3e4"
+
+    def __init__(self, *, saved_in: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.saved_in = saved_in
 
     def execute(self, context: Context) -> dict[str, str]:
         """Publish the run and judge its series. Returns its job's handle, `{"cluster": …, "job": …}`."""
@@ -251,7 +263,34 @@ class PublishOperator(MeasuredRunOperator):
             self.outlets = [asset]
             context["outlet_events"][asset].extra = extra
             self.log.info("published %s: %s", job_name, "not judged" if finding is None else finding.told)
+            if self.saved_in is not None and self._run is not None and not self._run.keep_checkpoint:
+                self._remove_checkpoint(self._run, task_key(context, self.saved_in))
         return dict(self.handle)
+
+    def _remove_checkpoint(self, run: Run, saving: TaskKey) -> None:
+        """Remove the checkpoint that the run has loaded from its cluster.
+
+        Only a folder inside that of a job that the task `saving` submitted is removed. If that fails, a
+        warning names what remains.
+        """
+        path = PurePosixPath(run.checkpoint_path or "/")
+        jobs = asyncio.run(self.ledger.jobs_of_task(saving))
+        folders = [saved_checkpoint_dir(job.job) for job in jobs if job.job is not None]
+        if ".." in path.parts or not any(path.is_relative_to(folder) for folder in folders):
+            self.log.warning("the checkpoint %s stays: no job of this DAG run saved it", path)
+            return
+        removed = asyncio.run(
+            retry_while_unreachable(
+                load_cluster(run.cluster),
+                airflow_connection,
+                lambda cluster: cluster.run(["rm", "-rf", "--", str(path)], timeout_s=_REMOVING_S),
+                self.log.warning,
+            )
+        )
+        if removed.exit_code:
+            self.log.warning("the checkpoint %s could not be removed: %s", path, removed.stderr.strip())
+        else:
+            self.log.info("removed the checkpoint %s, as it was loaded; keep_checkpoint keeps it", path)
 
 
 class ReportOperator(BaseOperator):

@@ -186,6 +186,7 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     if len(checkpoints) != 1:
         raise SystemFailure(
             f"job {job.name} left {len(checkpoints)} checkpoints in {folder}, and one is expected"
+            + ("" if checkpoints else ": if a valid load has removed it, save it again")
         )
     return str(checkpoints[0])
 

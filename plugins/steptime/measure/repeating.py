@@ -38,7 +38,10 @@ def make_request(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
     }
     if run.mode not in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
         # Only the runs of a checkpoint pair have these options.
-        alone |= {"checkpoint": False, **dict.fromkeys(options_only_in(Mode.CHECKPOINT_SAVE))}
+        alone |= {"checkpoint": False} | {
+            name: option_fields()[name].get_default(call_default_factory=True)
+            for name in options_only_in(Mode.CHECKPOINT_SAVE)
+        }
     if run.profile is not None:
         alone |= {"profile_start": run.profile.first_step, "profile_stop": run.profile.last_step}
     return request.model_copy(update=alone)
@@ -98,8 +101,8 @@ def _this_code() -> dict[str, Any]:
 
 
 def _same_work(run: Run, other: Run) -> bool:
-    # The number of the repeat, the cell and the path of the checkpoint do not affect the work.
-    apart = {"repeat", "cell", "checkpoint_path"}
+    # The number of the repeat, the cell and where a checkpoint is, and for how long, do not affect the work.
+    apart = {"repeat", "cell", "checkpoint_path", "keep_checkpoint"}
     return run.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 
 

@@ -586,6 +586,8 @@ class Run(Frozen, spec.PlannedRun):
     """Label of its cell in a sweep; None outside sweeps."""
     tuning: str = ""
     """Manual tuning, such as `tp4 mbs2`; empty for a run as in its document."""
+    keep_checkpoint: bool = False
+    """Whether a pair's checkpoint stays on the cluster after this run has loaded it and is valid."""
     for_judging: bool = True
     """Whether the run is judged with its series; False for imported runs that are only to be shown."""
 

@@ -127,6 +127,7 @@ def plan(request: PlanRequest) -> Plan:
             "first_step": saved_at,
             "max_steps": saved_at + 1,
             "window": Window(first=saved_at, last=saved_at),
+            "keep_checkpoint": request.keep_checkpoint,
         }
         load = run(recipe, Mode.CHECKPOINT_LOAD).model_copy(update=one_step_more)
         pairs = (CheckpointPair(save=run(recipe, Mode.CHECKPOINT_SAVE), load=load),)

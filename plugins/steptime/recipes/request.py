@@ -145,6 +145,12 @@ class PlanRequest(Frozen):
     save_checkpoint: bool = option(
         "Run", "Only save a checkpoint at the end of each run, and time it.", default=False
     )
+    keep_checkpoint: bool = option(
+        "Run",
+        "Keep what checkpoint has saved; by default it is removed from the cluster once its load is valid.",
+        only_in=Mode.CHECKPOINT_SAVE,
+        default=False,
+    )
     load_checkpoint: str | None = option(
         "Run",
         "Only load the checkpoint in this folder of the cluster (above weights/), time it, and train one "
