@@ -99,7 +99,7 @@ dist: setup ## build the wheel and the sdist of the last commit into dist/, with
 	sha256sum dist/*.whl dist/*.tar.gz
 
 audit: setup ## look for known vulnerabilities in the locked packages; explained ones are in ignored-advisories.txt
-	for lock in requirements.lock docker/requirements.lock docs/requirements.lock trainer/requirements-cpu.lock.txt; do \
+	for lock in requirements.lock docker/requirements.lock docs/requirements.lock trainer/requirements-cpu.lock.txt trainer/requirements-bridge-cpu.lock.txt; do \
 	  $(BIN)/uv tool run pip-audit==2.10.1 --strict --disable-pip --no-deps -r $$lock \
 	    $$(sed -nE 's/^([A-Z]+-[^ ]+).*/--ignore-vuln \1/p' ignored-advisories.txt) || exit 1; done
 

@@ -42,23 +42,23 @@ class Costs:
         first: Any = Records
         last: Any = RankTimes
         for callback in (RankTimes, GpuSamples):
-            for name in {"on_train_batch_start", "on_train_batch_end"} & vars(callback).keys():
+            for name in {"on_step_start", "on_step_end"} & vars(callback).keys():
                 setattr(callback, name, self._timed(getattr(callback, name), self.hooks))
         finish = self._timed(last.on_train_end, self.end)
 
-        def begin(_: Any, trainer: Any, *_arguments: Any) -> None:
-            self.step = trainer.global_step
-            self.began_at[trainer.global_step] = time.thread_time()
+        def begin(_: Any, loop: Any) -> None:
+            self.step = loop.step
+            self.began_at[loop.step] = time.thread_time()
 
-        def end(callback: Any, trainer: Any, module: Any) -> None:
-            finish(callback, trainer, module)
-            if trainer.is_global_zero:
+        def end(callback: Any, loop: Any) -> None:
+            finish(callback, loop)
+            if loop.rank == 0:
                 self._print(callback.steps)
 
-        def time_calls(_: Any, trainer: Any, *_arguments: Any) -> None:
-            self._time_calls(type(trainer.strategy.megatron_parallel[0]))
+        def time_calls(_: Any, loop: Any) -> None:
+            self._time_calls(type(loop.chunks[0]))
 
-        first.on_train_batch_start = begin  # before the hooks of those that sample
+        first.on_step_start = begin  # before the hooks of those that sample
         last.on_train_start = time_calls
         last.on_train_end = end
 

@@ -90,14 +90,22 @@ def bwrap() -> None:
 @pytest.fixture(scope="session")
 def trainer_python() -> str:
     """Return the interpreter of the trainer's environment: the one given, else one staged as for a job."""
-    told = os.environ.get("STEPTIME_TRAINER_PYTHON")
-    if told:
-        return told
+    return os.environ.get("STEPTIME_TRAINER_PYTHON") or _staged_python("nemo")
+
+
+@pytest.fixture(scope="session")
+def bridge_python() -> str:
+    """Return the interpreter of the trainer's environment for Megatron-Bridge, staged as for a job."""
+    return os.environ.get("STEPTIME_BRIDGE_PYTHON") or _staged_python("megatron_bridge")
+
+
+def _staged_python(backend: str) -> str:
     from steptime.clusters.config import load_cluster, open_cluster
     from steptime.recipes.planning import PlanRequest, plan
     from steptime.staging.stage import stage
 
     config, run = load_cluster("local"), plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
+    run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"backend": backend})})
     staged = asyncio.run(stage(open_cluster(config), config, run, print))
     assert staged.python is not None
     return staged.python

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 OURS = {"steptime", "trainer"}
 ALLOWED = {
     "trainer/cpu/cpu_as_cuda.py": "NeMo cannot train without a GPU otherwise; CPU plans alone use it",
+    "trainer/bridge/on_cpu.py": "nor can Megatron-Bridge",
     **{
         f"plugins/steptime/recipes/importing/recorder/{name}.py": "a program of its own, in a sandbox"
         for name in ("describe", "nemo_run", "record")

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainer import nemo1
+from trainer.bridge.checkpoint import find_checkpoint
 from trainer.checkpoint import find_weights
 from trainer.ending import Ending
 from trainer.environment import filter_log, heavy_imports, prepare
 from trainer.families import builder, check_family
 from trainer.launch import Launch, check_world_size
-from trainer.run import read_run
+from trainer.run import Folders, read_run
+from trainer.spec import BRIDGE
 from trainer.versions import check_versions
 from trainer.watchdog import run_to_end
 
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def prepare_training(
     arguments: argparse.Namespace, launch: Launch, ending: Ending
 ) -> Callable[[Launch, Ending], None]:
-    """Check the plan, set up this process, import NeMo, and return the function that trains the plan.
+    """Check the plan, set up this process, import its framework, and return the function that trains it.
 
     This process or ranks forked from it may call the function. `launch` has a rank's number and the number of
     ranks; `ending` records how the training ends.
@@ -50,24 +52,34 @@ def prepare_training(
         TrainerError: the plan cannot be trained, or not on this machine.
     """
     run = ending.progress.run = read_run(arguments.run)
-    check_family(run.recipe.model.architecture)
+    on_bridge, checkpoint = run.recipe.backend == BRIDGE, run.checkpoint_path
+    check_family(run.recipe.model.architecture, run.recipe.backend)
     check_world_size(run, launch)
-    weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
+    find = find_checkpoint if on_bridge else find_weights
+    weights = find(Path(checkpoint)) if checkpoint else None
     prepare(launch, run.recipe)
     if run.recipe.has_nemo_1:
         return lambda launch, ending: nemo1.train(run, launch, arguments.output, ending)
-    remark = check_versions()
+    remark = check_versions(run.recipe.backend)
     if remark and launch.rank == 0:
         print(f"steptime: {remark}.", flush=True)
     began = time.perf_counter()
     with heavy_imports():  # takes seconds, so the plan is checked first
-        from trainer.training import Folders, train
+        if on_bridge:
+            if run.recipe.gpu_type == "cpu":
+                from trainer.bridge.on_cpu import provide_missing_modules
 
-        builder(run.recipe.model.architecture)
+                provide_missing_modules()
+            from trainer.bridge.training import train
+        else:
+            from trainer.training import train
+
+            builder(run.recipe.model.architecture)
     imports_s = time.perf_counter() - began
 
     def train_rank(launch: Launch, ending: Ending) -> None:
-        filter_log(launch.rank)
+        if not on_bridge:
+            filter_log(launch.rank)
         ending.progress.run, ending.progress.imports_s = run, imports_s
         train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
 
@@ -78,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the trainer's arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
-        description="Train one planned run of steptime with NeMo 2.",
+        description="Train one planned run of steptime with NeMo 2 or Megatron-Bridge.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -88,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         default=Path(),
-        help="the job's folder, for NeMo's files and checkpoints (default: .)",
+        help="the job's folder, for the framework's files and checkpoints (default: .)",
     )
     parser.add_argument(
         "--history",

@@ -6,10 +6,7 @@ from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm.gpt.data.mock import MockDataModule
 
 from trainer.spec import PlannedRun
-from trainer.tokens import SyntheticTokens
-
-WORKERS = 8
-"""Processes per rank on GPUs that prepare samples ahead of their step."""
+from trainer.tokens import WORKERS, SyntheticTokens
 
 
 class SyntheticData(MockDataModule):

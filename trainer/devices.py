@@ -1,9 +1,12 @@
-"""The device that the plan trains on, and the memory used there."""
+"""The device that the plan trains on, the memory used there, and what depends on it."""
+
+from typing import Any
 
 import torch
 
 from trainer.errors import TrainerError
 from trainer.progress import peak_resident_bytes
+from trainer.spec import NUMBER_FORMATS, Recipe
 
 
 def training_device(gpu_type: str) -> str:
@@ -25,3 +28,40 @@ def training_device(gpu_type: str) -> str:
 def peak_memory_bytes(device: str) -> int:
     """Return this rank's peak memory: allocated on its GPU, or resident in its process on the CPU."""
     return int(torch.cuda.max_memory_allocated()) if device == "cuda" else peak_resident_bytes()
+
+
+def check_device_trains(recipe: Recipe, device: str) -> None:
+    """Raise TrainerError if the trainer does not support the recipe's dtype or parallelism on the device."""
+    if recipe.dtype not in NUMBER_FORMATS[device]:
+        raise TrainerError(
+            f"this trainer cannot train dtype '{recipe.dtype}' on {device}; "
+            f"choose one of: {', '.join(NUMBER_FORMATS[device])}."
+        )
+    if device == "cpu" and recipe.parallelism.context > 1:
+        raise TrainerError(
+            f"context parallel {recipe.parallelism.context} needs Transformer Engine's attention, which runs "
+            "on GPUs only; on the CPU it must be 1."
+        )
+
+
+def model_options(device: str) -> dict[str, Any]:
+    """Return the TransformerConfig fields that depend on the device; GPUs keep the framework's defaults.
+
+    The layers of a CPU model, which lack Transformer Engine, are chosen by its family.
+    """
+    if device == "cuda":
+        return {}
+    return {
+        # None of the kernels that are fused for CUDA.
+        "apply_rope_fusion": False,
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+        "masked_softmax_fusion": False,
+        "cross_entropy_loss_fusion": False,
+        "gradient_accumulation_fusion": False,
+        "persist_layer_norm": False,
+        "use_cpu_initialization": True,
+        "params_dtype": torch.float32,
+        "pipeline_dtype": torch.float32,
+        "deallocate_pipeline_outputs": False,
+    }

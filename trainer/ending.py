@@ -19,6 +19,7 @@ from typing import Any, Literal
 from trainer.errors import TrainerError, TrainingFailure
 from trainer.launch import Launch
 from trainer.progress import Progress
+from trainer.spec import NEMO
 from trainer.versions import untried, versions
 
 FOLDER = "ended"
@@ -61,6 +62,10 @@ class Ending:
         return self
 
     @property
+    def _backend(self) -> str:
+        return self.progress.run.recipe.backend if self.progress.run else NEMO
+
+    @property
     def _failure_file(self) -> Path:
         return self.folder / "failure.json"
 
@@ -92,7 +97,9 @@ class Ending:
         peak = self.progress.own_peak_memory()
         if report := memory_report(error):
             print(report, file=sys.stderr, flush=True)
-        own = RankFailure(self.launch.rank, sentence(error, self.launch.rank, peak), code, peak)
+        own = RankFailure(
+            self.launch.rank, sentence(error, self.launch.rank, peak, self._backend), code, peak
+        )
         return self.failed_by(self.left_by_another() or own)
 
     def failed_by(self, failure: RankFailure) -> int:
@@ -196,7 +203,7 @@ def exit_code(error: BaseException) -> int:
     return error.exit_code if isinstance(error, TrainerError) else TrainingFailure.exit_code
 
 
-def sentence(error: BaseException, rank: int, peak_memory_bytes: int) -> str:
+def sentence(error: BaseException, rank: int, peak_memory_bytes: int, backend: str = NEMO) -> str:
     """Describe in one line why the training ended."""
     if isinstance(error, TrainerError):
         return str(error)
@@ -208,7 +215,7 @@ def sentence(error: BaseException, rank: int, peak_memory_bytes: int) -> str:
     if isinstance(error, MemoryError):
         return _out_of_memory(f"memory of rank {rank}", None, peak_memory_bytes)
     failed = f"rank {rank} failed: {message[:LONGEST_MESSAGE] or type(error).__name__}"
-    if isinstance(error, ImportError | AttributeError | TypeError) and (others := untried()):
+    if isinstance(error, ImportError | AttributeError | TypeError) and (others := untried(backend)):
         return f"{failed}; {others}: choose another image if their API differs."
     return failed
 

@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Iterator
 
 from trainer.launch import Launch
-from trainer.spec import Recipe
+from trainer.spec import BRIDGE, Recipe
 
 EXPECTED_WARNINGS = (
     # torch prefers another name of a package that NeMo's dependencies bring.
     ("The pynvml package is deprecated", FutureWarning),
+    # Megatron-Core then takes PyTorch's, as it should on a CPU.
+    ("Transformer Engine and Apex are not installed", UserWarning),
     # Lightning does not see that Megatron's sampler starts behind the consumed samples.
     ("You're resuming from a checkpoint that ended before the epoch ended", UserWarning),
 )
@@ -36,6 +38,10 @@ def prepare(launch: Launch, recipe: Recipe) -> None:
             lambda record: "CPU RNG state changed" not in record.getMessage()
         )
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a CPU plan measures the CPU, on a machine with GPUs too
+        if recipe.backend == BRIDGE:
+            os.environ["TORCHDYNAMO_DISABLE"] = (
+                "1"  # it cannot compile what trainer/bridge/on_cpu.py replaces
+            )
         if launch.on_one_host:
             # Else gloo takes the interface of the host's name, which need not resolve.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

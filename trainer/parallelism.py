@@ -1,4 +1,4 @@
-"""Megatron's strategy for the planned parallelism, and model options that depend on the device."""
+"""NeMo's strategy for the planned parallelism."""
 
 from typing import Any
 
@@ -6,46 +6,8 @@ import torch
 from megatron.core.distributed import DistributedDataParallelConfig
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
-from trainer.errors import TrainerError
-from trainer.spec import NUMBER_FORMATS, Parallelism, Recipe, Settings
+from trainer.spec import Parallelism, Settings
 from trainer.versions import accepted
-
-
-def check_device_trains(recipe: Recipe, device: str) -> None:
-    """Raise TrainerError if the trainer does not support the recipe's dtype or parallelism on the device."""
-    if recipe.dtype not in NUMBER_FORMATS[device]:
-        raise TrainerError(
-            f"this trainer cannot train dtype '{recipe.dtype}' on {device}; "
-            f"choose one of: {', '.join(NUMBER_FORMATS[device])}."
-        )
-    if device == "cpu" and recipe.parallelism.context > 1:
-        raise TrainerError(
-            f"context parallel {recipe.parallelism.context} needs Transformer Engine's attention, which runs "
-            "on GPUs only; on the CPU it must be 1."
-        )
-
-
-def model_options(device: str) -> dict[str, Any]:
-    """Return the TransformerConfig fields that depend on the device; GPUs keep NeMo's defaults.
-
-    The layers of a CPU model, which lack Transformer Engine, are chosen by its family.
-    """
-    if device == "cuda":
-        return {}
-    return {
-        # None of the kernels that are fused for CUDA.
-        "apply_rope_fusion": False,
-        "bias_activation_fusion": False,
-        "bias_dropout_fusion": False,
-        "masked_softmax_fusion": False,
-        "cross_entropy_loss_fusion": False,
-        "gradient_accumulation_fusion": False,
-        "persist_layer_norm": False,
-        "use_cpu_initialization": True,
-        "params_dtype": torch.float32,
-        "pipeline_dtype": torch.float32,
-        "deallocate_pipeline_outputs": False,
-    }
 
 
 def _uneven_stages(parallelism: Parallelism) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback
 
+from trainer.loop import Loop, LoopCallback
 from trainer.run import TRACE_FOLDER
 from trainer.spec import ProfileWindow
 
 NSIGHT_VARIABLE = "STEPTIME_NSIGHT"
 
 
-class ProfileSteps(Callback):
+class ProfileSteps(LoopCallback):
     """Starts and stops the profiler at the planned steps, on the planned ranks."""
 
     def __init__(self, window: ProfileWindow, output: Path):
@@ -26,32 +26,30 @@ class ProfileSteps(Callback):
         self.folder = output / TRACE_FOLDER
         self.profiler: Any = None
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_step_start(self, loop: Loop) -> None:
         """Start the profiler before the first step of the window."""
-        if trainer.global_step == self.window.first_step and trainer.global_rank in self.window.ranks:
+        if loop.step == self.window.first_step and loop.rank in self.window.ranks:
             self.profiler = _Capture() if NSIGHT_VARIABLE in os.environ else torch.profiler.profile()
             self.profiler.start()
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_step_end(self, loop: Loop) -> None:
         """Stop the profiler after the last step of the window."""
-        if trainer.global_step - 1 == self.window.last_step:
-            self._stop(trainer)
+        if loop.step == self.window.last_step:
+            self._stop(loop)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, loop: Loop) -> None:
         """Stop the profiler if the run ends within the window."""
-        self._stop(trainer)
+        self._stop(loop)
 
-    def _stop(self, trainer: Any) -> None:
+    def _stop(self, loop: Loop) -> None:
         if self.profiler is None:
             return
         self.profiler.stop()
         if not isinstance(self.profiler, _Capture):
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f"rank{trainer.global_rank}.json.gz"
+            path = self.folder / f"rank{loop.rank}.json.gz"
             self.profiler.export_chrome_trace(str(path))
-            print(f"profile of rank {trainer.global_rank}: {path}", flush=True)
+            print(f"profile of rank {loop.rank}: {path}", flush=True)
         self.profiler = None
 
 

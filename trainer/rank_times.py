@@ -14,16 +14,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback
 from torch.utils.hooks import RemovableHandle
 
 from trainer import ranks, records
+from trainer.loop import Loop, LoopCallback
 from trainer.spec import PlannedRun
 
 SAMPLED_STEPS = 20
 
 
-class RankTimes(Callback):
+class RankTimes(LoopCallback):
     """Times the forward pass on steps of the second half of a run; rank 0 prints the record of all ranks.
 
     The model has torch's forward hooks on these steps only: all others run as if there were no such callback.
@@ -37,29 +37,29 @@ class RankTimes(Callback):
         """Begin and end of each micro batch, by step and by chunk of the model on this rank."""
         self.hooks: list[RemovableHandle] = []
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_step_start(self, loop: Loop) -> None:
         """Hook into the model's chunks if this step is timed."""
-        if trainer.global_step not in self.steps:
+        if loop.step not in self.steps:
             return
-        chunks = self.marks[trainer.global_step] = []
-        for chunk in trainer.strategy.megatron_parallel:
+        chunks = self.marks[loop.step] = []
+        for chunk in loop.chunks:
             marks: list[Any] = []
             chunks.append(marks)
             mark = partial(_record_event, marks) if self.device == "cuda" else _clock_reading(marks)
             self.hooks += [chunk.register_forward_pre_hook(mark), chunk.register_forward_hook(mark)]
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_step_end(self, loop: Loop) -> None:
         """Remove the hooks."""
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, loop: Loop) -> None:
         """Gather the times of all ranks; print the record on rank 0 if several ranks all have one."""
         self.marks = {step: chunks for step, chunks in self.marks.items() if any(chunks)}
         times = ranks.gathered((self._seconds(), ranks.work_group(), records.own_node_name()))
         seconds, groups, names = zip(*times, strict=True)
-        if trainer.is_global_zero and len(times) > 1 and None not in seconds:
+        if loop.rank == 0 and len(times) > 1 and None not in seconds:
             nodes = list(dict.fromkeys(names))
             fields = {
                 "clock": "cpu_time" if self.device == "cpu" else "cuda_events",

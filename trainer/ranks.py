@@ -1,5 +1,6 @@
 """Collective calls that report what Megatron set up and combine values of all ranks."""
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -22,13 +23,16 @@ def parallelism() -> Parallelism:
     )
 
 
-def count_parameters(model: torch.nn.Module) -> int:
-    """Count the parameters of the whole model, over its tensor-, expert- and pipeline-parallel ranks."""
+def count_parameters(chunks: Iterable[torch.nn.Module]) -> int:
+    """Count the parameters of the whole model, over its tensor-, expert- and pipeline-parallel ranks.
+
+    `chunks` are the parts of the model on this rank.
+    """
     tensor_ranks = parallel_state.get_tensor_model_parallel_world_size()
     expert_ranks = parallel_state.get_expert_model_parallel_world_size()
     expert_tensor_ranks = parallel_state.get_expert_tensor_parallel_world_size()
     own = 0
-    for name, parameter in model.named_parameters():
+    for name, parameter in (named for chunk in chunks for named in chunk.named_parameters()):
         of_expert, split = ".experts." in name, getattr(parameter, "tensor_model_parallel", False)
         spread = (expert_tensor_ranks if of_expert else tensor_ranks) if split else 1
         own += parameter.numel() * spread * (expert_ranks if of_expert else 1)

@@ -3,7 +3,7 @@
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +22,18 @@ WALL_TIME_FIELD = "wall_step_timing in s"
 """steptime's field in a step's line: seconds from the end of the previous step to the end of this one."""
 
 Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders and files that the job reads and writes."""
+
+    output: Path
+    """The job's folder; the framework's files and checkpoints go below it."""
+    weights: Path | None = None
+    """The checkpoint to load, as the framework wants it named, for a run that loads one."""
+    history: Path | None = None
+    """File with the loss and time of every step in full precision."""
 
 
 def read_run(path: Path) -> PlannedRun:

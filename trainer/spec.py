@@ -18,6 +18,8 @@ NUMBER_FORMATS = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
 """Number formats that the trainer supports, by device."""
 FP8_RECIPES = ("delayed", "current")
 """Transformer Engine's FP8 scaling recipes that the trainer supports."""
+NEMO, BRIDGE = "nemo", "megatron_bridge"
+"""The trainer's backends: NeMo 2 (`nemo.collections.llm`) and Megatron-Bridge."""
 NEMO_1_IMAGES = ("nemo:24.09",)
 """Images with NeMo 1, by name and tag, in any registry."""
 
@@ -194,6 +196,9 @@ class Recipe:
     step_log: Literal["lines", "bar"] = "lines"
     """How steps are logged: as a line each, or in a progress bar that is redrawn, as with NeMo 1."""
 
+    backend: Literal["nemo", "megatron_bridge"] = "nemo"
+    """The framework that steptime's trainer trains with."""
+
     @property
     def has_nemo_1(self) -> bool:
         """Whether the image has NeMo 1 instead of NeMo 2."""
@@ -323,7 +328,9 @@ def check_trainable(run: PlannedRun) -> None:
         raise ValueError(
             f"a model of the architecture '{HYBRID}' needs the sizes of its Mamba layers: add hybrid to it."
         )
-    if shape.architecture == GPT and shape.nemo is None:
+    if recipe.backend == BRIDGE:
+        _check_bridge(run)
+    elif shape.architecture == GPT and shape.nemo is None:
         raise ValueError(
             "its model does not name the NeMo config class to build it from: set nemo for this model "
             "(docs/reference/workloads.md)."
@@ -342,6 +349,28 @@ def check_trainable(run: PlannedRun) -> None:
     _divides("vocab_size", shape.vocab_size, "tensor parallel", tensor)
     _divides("global_batch_size", recipe.global_batch_size, "micro_batch_size × data parallel", replica_batch)
     _check_stages(parallelism, shape.num_layers)
+
+
+def _check_bridge(run: PlannedRun) -> None:
+    """Refuse models and settings that the backend of Megatron-Bridge does not build."""
+    shape, settings = run.recipe.model, run.settings
+    lacking = {
+        "nemo": shape.nemo is not None,
+        "mla": shape.mla is not None,
+        "hybrid": shape.hybrid is not None,
+        "mtp_num_layers": shape.mtp_num_layers is not None,
+        "gated_linear_unit: false": shape.gated_linear_unit is False,
+        "step_log: bar": run.recipe.step_log == "bar",
+        "cuda_graphs": settings.cuda_graphs,
+        "tp_comm_overlap_cfg": settings.tp_comm_overlap_cfg is not None,
+        "first_last_layers_bf16": settings.first_last_layers_bf16,
+        "cross_entropy_fusion_impl: te": settings.cross_entropy_fusion_impl == "te",
+    }
+    for name, given in lacking.items():
+        if given:
+            raise ValueError(
+                f"the backend {BRIDGE} has no {name}: leave it out, or choose the backend {NEMO}."
+            )
 
 
 def _check_stages(parallelism: Parallelism, num_layers: int) -> None:

@@ -12,6 +12,8 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 RESTART_PROBABILITY = 0.25
+WORKERS = 8
+"""Processes per rank on GPUs that prepare samples ahead of their step."""
 ENDLESS = 2**40
 """Samples in the stream: more than any run consumes."""
 

@@ -2,9 +2,7 @@
 
 import contextlib
 import time
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,30 +10,29 @@ from lightning.fabric.plugins.environments import LightningEnvironment, TorchEla
 from lightning.pytorch import seed_everything
 from megatron.core.optimizer import OptimizerConfig
 from nemo.lightning import NeMoLogger, Trainer
+from nemo.lightning.io import pl as nemo_checkpoint_io
 from nemo.lightning.pytorch.optim import MegatronOptimizerModule
 from nemo.lightning.pytorch.optim.lr_scheduler import WarmupPolicyScheduler
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import checkpoint, devices, families, gpu_performance, hyperparameters, parallelism
-from trainer.callbacks import (
-    ExpertSpread,
-    FiniteLoss,
-    GpuSamples,
-    History,
-    ModelFlops,
-    ModelParallelSeed,
-    Records,
-    StepBar,
-    StepLines,
-)
+from trainer.callbacks import Records, common_callbacks
 from trainer.checkpoint_io import MeasuredCheckpointIO
 from trainer.cpu.cpu_as_cuda import cpu_as_cuda
-from trainer.cpu.initial_weights import InitialWeights
 from trainer.data import SyntheticData
 from trainer.ending import Ending
 from trainer.launch import Launch
-from trainer.profiling import ProfileSteps
-from trainer.rank_times import RankTimes
+from trainer.loop import LoopCallback
+from trainer.nemo_callbacks import (
+    ExpertSpread,
+    InNemo,
+    ModelFlops,
+    ModelParallelSeed,
+    StepBar,
+    StepLines,
+    WallTime,
+)
+from trainer.run import Folders
 from trainer.spec import PlannedRun
 from trainer.versions import accepted
 
@@ -45,16 +42,10 @@ except ModuleNotFoundError:  # NeMo 2.5.0 and before
     CallbackGroup = None
 
 
-@dataclass(frozen=True)
-class Folders:
-    """The folders and files that the job reads and writes."""
-
-    output: Path
-    """The job's folder; NeMo's files and checkpoints go below it."""
-    weights: Path | None = None
-    """The checkpoint's `weights` folder, for a run that loads one."""
-    history: Path | None = None
-    """File with the loss and time of every step in full precision, written by rank 0."""
+_CPU_PATCHES = [
+    # After a load NeMo asserts that CUDA is initialised and moves tensors from a GPU to this rank's GPU.
+    (nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint),
+]
 
 
 def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> None:
@@ -65,10 +56,10 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
         TrainingFailure: the training diverged.
     """
     device = devices.training_device(run.recipe.gpu_type)
-    parallelism.check_device_trains(run.recipe, device)
+    devices.check_device_trains(run.recipe, device)
     ending.progress.own_peak_memory = partial(devices.peak_memory_bytes, device)
     ending.progress.moved_at = time.perf_counter()  # NeMo's imports are behind us
-    with cpu_as_cuda() if device == "cpu" else contextlib.nullcontext():
+    with cpu_as_cuda(_CPU_PATCHES) if device == "cpu" else contextlib.nullcontext():
         if device == "cpu":
             torch.set_num_threads(launch.threads)
         fit(run, launch, folders, ending, device)
@@ -113,7 +104,7 @@ def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devic
         log_global_rank_0_only=True,
     ).setup(trainer)
     build_model = families.builder(recipe.model.architecture)
-    options = parallelism.model_options(device) | gpu_performance.model_options(run)
+    options = devices.model_options(device) | gpu_performance.model_options(run)
     model = build_model(recipe.model, device, options)
     optimizer(run, distributed=device == "cuda").connect(model)
     data = SyntheticData(run, attention_mask=device == "cpu")
@@ -133,24 +124,18 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     The timing comes first, because the lines that other callbacks print show it.
     """
     timing = TimingCallback()
-    callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device, ending)]
+
+    def in_nemo(*callbacks: LoopCallback) -> list[Any]:
+        return [InNemo(callback, timing) for callback in callbacks]
+
+    callbacks = [timing, ModelParallelSeed(run.seed), *in_nemo(Records(run, device, ending))]
     if run.recipe.step_log == "bar":
         callbacks.append(StepBar())
-    else:  # the bar of release 24.11 had no flops
-        callbacks += [ModelFlops(run, timing), StepLines(log_interval=1)]
-    if launch.rank == 0:
-        if folders.history:
-            callbacks.append(History(folders.history, timing, ending.progress))
-        callbacks.append(FiniteLoss())
-    callbacks.append(RankTimes(run, device))
-    if run.settings.gpu_samples and run.profile is None:
-        callbacks.append(GpuSamples(run, launch, folders.output))
+    else:  # the bar of release 24.11 had neither flops nor wall times
+        callbacks += [WallTime(ending.progress), ModelFlops(run, timing), StepLines(log_interval=1)]
+    callbacks += in_nemo(*common_callbacks(run, launch, folders, ending, device, logs_steps=launch.rank == 0))
     if device == "cpu":
         callbacks.append(ExpertSpread(run))
-    if device == "cpu" and run.checkpoint_path is None:
-        callbacks.append(InitialWeights(run.seed))
-    if run.profile is not None:
-        callbacks.append(ProfileSteps(run.profile, folders.output))
     if device == "cuda":
         # Left alone, older releases of Transformer Engine take MPI wherever torch was built with it. That is
         # upstream's way if srun has started it; torchrun (Run:ai) starts none, nor does srun --mpi=none.

@@ -12,13 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import TrainerError
+from trainer.spec import BRIDGE
 
-PACKAGES = {"nemo": "nemo_toolkit", "megatron_core": "megatron-core", "torch": "torch"}
+PACKAGES = {
+    "nemo": "nemo_toolkit",
+    BRIDGE: "megatron-bridge",
+    "megatron_core": "megatron-core",
+    "torch": "torch",
+}
 """Package of each name in the records."""
 DRIVER = Path("/proc/driver/nvidia/version")
 """File with the version of the kernel's NVIDIA driver; missing without one."""
 TRIED = {"nemo": "2.7.3", "megatron_core": "0.15.3"}
-"""Versions with which this project has trained."""
+TRIED_BRIDGE = {"megatron_bridge": "0.3.1", "megatron_core": "0.16.1"}
+"""Versions with which this project has trained, by NeMo and by Megatron-Bridge."""
+NAMES = {"nemo": "NeMo", "megatron_bridge": "Megatron-Bridge", "megatron_core": "Megatron-Core"}
 OLDEST, NEWEST = (2, 2), (2, 7)
 """The oldest and the newest release of NeMo that this trainer supports. Every name and argument that it uses,
 FP8's too, is looked up in the source of 2.2.1, 2.3.1, 2.4.0, 2.5.0 and 2.7.3
@@ -26,22 +34,35 @@ FP8's too, is looked up in the source of 2.2.1, 2.3.1, 2.4.0, 2.5.0 and 2.7.3
 
 
 def versions() -> dict[str, str | None]:
-    """Return package versions, None for those not installed; on GPUs also CUDA, NCCL and the driver."""
+    """Return package versions, None for those not installed; on GPUs also CUDA, NCCL and the driver.
+
+    Megatron-Bridge's is left out if it is not installed.
+    """
+    packages = {name: _version(package) for name, package in PACKAGES.items()}
+    if packages[BRIDGE] is None:
+        del packages[BRIDGE]
     return {
-        **{name: _version(package) for name, package in PACKAGES.items()},
+        **packages,
         "python": platform.python_version(),
         **_gpu_versions(),
     }
 
 
-def check_versions() -> str | None:
-    """Refuse NeMo releases that the trainer does not support.
+def check_versions(backend: str) -> str | None:
+    """Refuse releases that the trainer does not support.
 
     Return a remark if steptime has not trained with the installed versions, else None.
 
     Raises:
-        TrainerError: NeMo is not installed, or its release is not supported.
+        TrainerError: the backend's framework is not installed, or its release of NeMo is not supported.
     """
+    if backend == BRIDGE:
+        if _version(PACKAGES[BRIDGE]) is None:
+            raise TrainerError(
+                "Megatron-Bridge is not installed here: run in an image of NeMo from 26.02 on, or in the "
+                "environment that steptime stages."
+            )
+        return untried(backend)
     nemo = versions()["nemo"]
     if nemo is None:
         raise TrainerError(
@@ -53,7 +74,7 @@ def check_versions() -> str | None:
             f"NeMo {nemo} is installed here, but this trainer supports NeMo "
             f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}: choose another image."
         )
-    return untried()
+    return untried(backend)
 
 
 def has_option(of: Callable[..., Any], name: str) -> bool:
@@ -78,15 +99,14 @@ def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
     return options
 
 
-def untried() -> str | None:
+def untried(backend: str) -> str | None:
     """Return a sentence that names the installed and the tested versions; None if they are equal."""
+    tested = TRIED_BRIDGE if backend == BRIDGE else TRIED
     installed = versions()
-    if all(installed[name] == tried for name, tried in TRIED.items()):
+    if all(installed.get(name) == tried for name, tried in tested.items()):
         return None
-    return (
-        f"NeMo {installed['nemo']} with Megatron-Core {installed['megatron_core']} is installed, and this "
-        f"trainer was tried with {TRIED['nemo']} and {TRIED['megatron_core']} only"
-    )
+    there = " with ".join(f"{NAMES[name]} {installed.get(name)}" for name in tested)
+    return f"{there} is installed, and this trainer was tried with {' and '.join(tested.values())} only"
 
 
 def driver_version(driver: Path = DRIVER) -> str | None:

@@ -25,6 +25,7 @@ OUR_DATA = (
     ),
     *("config/sweeps/example-nodes.yaml", "config/sweeps/example-weekly.yaml", "requirements-bootstrap.txt"),
     *("trainer/requirements-cpu.in", "trainer/requirements-cpu.lock.txt", "plugins/steptime/py.typed"),
+    *(f"trainer/requirements-bridge-cpu.{kind}" for kind in ("in", "absent.txt", "lock.txt")),
     *("plugins/steptime/logs/*.yaml", "plugins/steptime/*.j2", "plugins/steptime/clusters/runai/start.sh"),
     *("plugins/steptime/pages/static/*.js", "plugins/steptime/pages/static/icon.svg"),
     *("plugins/steptime/pages/static/index.html", "plugins/steptime/pages/static/results.css"),

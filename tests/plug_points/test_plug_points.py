@@ -30,7 +30,7 @@ staged = StagedFiles(
 )
 done = Result.model_validate_json(sys.stdin.read())
 verdict = validate(done.run, done.status, done.log, done.measurement)
-check_family(run.recipe.model.architecture)
+check_family(run.recipe.model.architecture, run.recipe.backend)
 print(json.dumps({
     "options": run.cluster_options,
     "script": job_spec(run, staged, load_cluster("far"), identity="x", started=0).script,

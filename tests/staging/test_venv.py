@@ -116,6 +116,22 @@ async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_env
     assert imported.stdout == "2.13.0+cpu\n"
 
 
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_package_may_lack_only_what_the_lock_leaves_out_on_purpose(
+    new_staging: NewStaging, make_wheel: Callable[..., Path], lock: Path, named: bool
+) -> None:
+    make_wheel("bridge_of_tests", "1.0", needs="kernels-for-gpus>=2,<3")
+    left_out = "# absent: other, kernels-for-gpus\n" if named else ""
+    lock.write_text(f"{left_out}{lock.read_text()}bridge_of_tests==1.0\n")
+    staging = new_staging()
+    if named:
+        assert (await staging()).exists()
+        assert "these are left out on purpose" in staging.lines
+    else:
+        with pytest.raises(SystemFailure, match="requires `kernels-for-gpus"):
+            await staging()
+
+
 async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
     new_staging: NewStaging, gate: Path
 ) -> None:

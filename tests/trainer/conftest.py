@@ -1,8 +1,11 @@
 """Fixtures for jobs in the trainer's own environment."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+from steptime.recipes.models import Run
 
 from .jobs import Trained, WarmTrainer
 
@@ -14,6 +17,19 @@ def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) 
     """Yield a process with NeMo imported, for all tests that need it."""
     trainer = WarmTrainer(trainer_python, tmp_path_factory.mktemp("warm_trainer"))
     yield trainer
+    trainer.stop()
+
+
+@pytest.fixture(scope="session")
+def train_on_bridge(bridge_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
+    """Yield a function like `train` that trains with Megatron-Bridge, whatever backend the run has."""
+    trainer = WarmTrainer(bridge_python, tmp_path_factory.mktemp("warm_bridge"), "megatron_bridge")
+
+    def train(run: Run, folder: Path) -> Trained:
+        recipe = run.recipe.model_copy(update={"backend": "megatron_bridge"})
+        return trainer.train(run.model_copy(update={"recipe": recipe}), folder)
+
+    yield train
     trainer.stop()
 
 

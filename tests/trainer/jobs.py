@@ -142,20 +142,21 @@ def _package(folder: Path) -> Path:
 
 
 class WarmTrainer:
-    """A process that has NeMo imported and runs programs on request: programs/train_each.py.
+    """A process that has a backend's framework imported and runs programs on request: programs/train_each.py.
 
     A start takes some 10 s of imports in each rank, longer than a test's training; here they are done once.
     """
 
-    def __init__(self, python: str, folder: Path) -> None:
+    def __init__(self, python: str, folder: Path, backend: str = "nemo") -> None:
         self._python = python
+        self._backend = backend
         self._folder = folder
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
         with (self._folder / "errors").open("ab") as errors:
             return subprocess.Popen(
-                [self._python, str(Path(__file__).parent / "programs" / "train_each.py")],
+                [self._python, str(Path(__file__).parent / "programs" / "train_each.py"), self._backend],
                 cwd=self._folder,
                 env={
                     **os.environ,

@@ -41,11 +41,11 @@ class CannotFollow(Exception):
 
 
 class Trainer:
-    """The trainer's files."""
+    """The trainer's files, but for those of the backend of Megatron-Bridge."""
 
     def __init__(self, folder: Path) -> None:
         self.modules = {}
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted(set(folder.rglob("*.py")) - set(folder.glob("bridge/*.py"))):
             parts = path.relative_to(folder.parent).with_suffix("").parts
             name = ".".join(parts).removesuffix(".__init__")
             self.modules[name] = Module(path, name)

@@ -182,10 +182,10 @@ from trainer.callbacks import GpuSamples
 
 gpu_samples.sampled_steps = lambda run: range(2)
 callback = GpuSamples(None, SimpleNamespace(rank=0, local_world_size=1), Path())
-callback.on_train_start(None, None)
+callback.on_train_start(None)
 sampling = callback.process._process
 print("before:", sampling.poll())
-callback.on_exception(None, None, RuntimeError())
+callback.on_exception(RuntimeError())
 print("after:", sampling.poll())
 """
 

@@ -133,14 +133,14 @@ REFUSED = {
 
 BUILD_EACH = """\
 import json, sys
-from trainer import families, parallelism
+from trainer import devices, families
 from trainer.errors import TrainerError
 from trainer.run import _record
 from trainer.spec import ModelShape
 sentences = []
 for shape in json.load(open(sys.argv[0] + ".json")):
     try:
-        families.builder("gpt")(_record(ModelShape, shape, ""), "cpu", parallelism.model_options("cpu"))
+        families.builder("gpt")(_record(ModelShape, shape, ""), "cpu", devices.model_options("cpu"))
         sentences.append(None)
     except TrainerError as error:
         sentences.append(str(error))

@@ -1,14 +1,15 @@
 """Let code for CUDA run on the CPU.
 
-NeMo and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory statistics.
-`cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated; the arithmetic, the collectives
-(gloo) and the checkpoint files are real. Every patch is in this module with its reason; if the plan is for
-GPUs none of them is installed.
+NeMo, Megatron-Bridge and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory
+statistics. `cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated; the arithmetic, the
+collectives (gloo) and the checkpoint files are real. The patches of torch and Megatron-Core are here with
+their reasons, those of Megatron-Bridge in `trainer.bridge.on_cpu`, and NeMo's single one in
+`trainer.training`. If the plan is for GPUs none of them is installed.
 """
 
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,19 +18,25 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.ssm import mamba_mixer
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
-from nemo.lightning.io import pl as nemo_checkpoint_io
 from torch.overrides import TorchFunctionMode
 
 from trainer.progress import peak_resident_bytes
 
+Patch = tuple[Any, str, Any]
+"""A module or class, the name of an attribute, and its value on the CPU."""
+
 
 @contextlib.contextmanager
-def cpu_as_cuda() -> Iterator[None]:
-    """Make torch calls that ask for CUDA use the CPU, within this context."""
-    with contextlib.ExitStack() as bends:
-        for owner, name, answer in _BENDS:
-            bends.enter_context(_replaced(owner, name, answer))
-        bends.enter_context(_CudaMeansCpu())
+def cpu_as_cuda(framework: Sequence[Patch] = ()) -> Iterator[None]:
+    """Make torch calls that ask for CUDA use the CPU, within this context.
+
+    Args:
+        framework: the patches that only the framework in use needs.
+    """
+    with contextlib.ExitStack() as patches:
+        for owner, name, answer in (*_PATCHES, *framework):
+            patches.enter_context(_replaced(owner, name, answer))
+        patches.enter_context(_CudaMeansCpu())
         yield
 
 
@@ -83,7 +90,7 @@ def _on_cpu(value: Any) -> Any:
     return value
 
 
-class _InOrder:
+class InOrder:
     """Stands in for a CUDA stream or event: on the CPU an operation has finished when its call returns."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -93,17 +100,17 @@ class _InOrder:
 
     record = wait = wait_stream = wait_event = synchronize = nothing
 
-    def record_event(self, *_: Any) -> "_InOrder":
+    def record_event(self, *_: Any) -> "InOrder":
         """Return an event that has already happened."""
-        return _InOrder()
+        return InOrder()
 
     def query(self) -> bool:
         """Return True: all work has always finished."""
         return True
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing, in place of a call that waits for the GPU."""
+def do_nothing(*_: Any, **__: Any) -> None:
+    """Do nothing, in place of a call that only a GPU needs."""
 
 
 def _splits(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
@@ -120,7 +127,7 @@ def _results_queue() -> Any:
     return multiprocessing.get_context("fork").Manager().Queue()
 
 
-_BENDS: tuple[tuple[Any, str, Any], ...] = (
+_PATCHES: tuple[Patch, ...] = (
     # Megatron keeps random states per model-parallel rank (dropout, initial weights): in the CPU's generator.
     (torch.cuda, "manual_seed", torch.default_generator.manual_seed),
     (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
@@ -128,14 +135,12 @@ _BENDS: tuple[tuple[Any, str, Any], ...] = (
     (megatron_random, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state)),
     # Megatron allocates on the current device, and waits for it before it looks at a clock.
     (torch.cuda, "current_device", lambda: torch.device("cpu")),
-    (torch.cuda, "synchronize", _nothing),
+    (torch.cuda, "synchronize", do_nothing),
     # NeMo wraps the model for data parallelism on a stream of its own.
-    (torch.cuda, "Stream", _InOrder),
+    (torch.cuda, "Stream", InOrder),
     (torch.cuda, "stream", lambda _: contextlib.nullcontext()),
-    (torch.cuda, "default_stream", _InOrder),
-    (torch.cuda, "current_stream", _InOrder),
-    # After a load NeMo asserts that CUDA is initialised and moves tensors from a GPU to this rank's GPU.
-    (nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint),
+    (torch.cuda, "default_stream", InOrder),
+    (torch.cuda, "current_stream", InOrder),
     # Megatron's Mamba mixer asks for the CUDA kernels; trainer/cpu/mamba_reference.py has what they do.
     (mamba_mixer, "HAVE_MAMBA_SSM", True),
     # Megatron's router asks for a product of Transformer Engine's by a name that it has not bound without it.

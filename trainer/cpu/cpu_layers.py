@@ -8,7 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_decoder_block_spec,
+    get_gpt_layer_local_spec,
+)
 from megatron.core.ssm.mamba_block import MambaStack, MambaStackSubmodules
 from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
 from megatron.core.ssm.mamba_mixer import MambaMixerSubmodules
@@ -22,7 +25,6 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
-from nemo.collections.llm.gpt.model.base import local_layer_spec
 
 from trainer.cpu.mamba_reference import ReferenceMambaMixer
 from trainer.norms import ZeroCenteredLayerNorm
@@ -37,7 +39,7 @@ class MegatronLayerNorm(ZeroCenteredLayerNorm):
 
 def zero_centered_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
     """Return Megatron's layer specs without Transformer Engine for this stage, with `MegatronLayerNorm`."""
-    layer = local_layer_spec(config)
+    layer = get_gpt_layer_local_spec(normalization=config.normalization)
     layer.submodules.input_layernorm = MegatronLayerNorm
     layer.submodules.pre_mlp_layernorm = MegatronLayerNorm
     return TransformerBlockSubmodules(

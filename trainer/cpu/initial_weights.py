@@ -11,12 +11,12 @@ import math
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
 
 from trainer.drawing import Draw, drawn
+from trainer.loop import Loop, LoopCallback
 
 INTO = (
     "word_embeddings.weight",
@@ -40,20 +40,20 @@ TIME_STEP = (0.001, 0.1)
 """The range of the state space's time step Δ; `DECAY` is that of -A. Both are from Megatron's mixer."""
 
 
-class InitialWeights(Callback):
+class InitialWeights(LoopCallback):
     """Replaces the random initial weights by ones that do not depend on the parallelism."""
 
     def __init__(self, seed: int):
         self.seed = seed
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, loop: Loop) -> None:
         """Draw this rank's part of every weight that starts with random values."""
         with torch.no_grad():
-            described = trainer.strategy.megatron_parallel.sharded_state_dict()
-            apply_factories(described)  # takes matrices apart if a rank has several pieces of one
-            for part in nested_values(described):
-                if isinstance(part, ShardedTensor) and (draw := _distribution(part.key, pl_module.config)):
-                    _fill(part, draw, self.seed)
+            for described in loop.sharded_state_dicts():
+                apply_factories(described)  # takes matrices apart if a rank has several pieces of one
+                for part in nested_values(described):
+                    if isinstance(part, ShardedTensor) and (draw := _distribution(part.key, loop.config)):
+                        _fill(part, draw, self.seed)
 
 
 def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from trainer.errors import TrainerError
-from trainer.spec import ModelShape
+from trainer.spec import BRIDGE, ModelShape
 from trainer.versions import has_option
 
 FAMILIES = {
@@ -20,6 +20,8 @@ FAMILIES = {
     "nemotron_h": "trainer.families.nemotron_h",
 }
 """Module of each architecture, imported when it is needed: importing NeMo takes many seconds."""
+BRIDGE_FAMILIES = ("gpt", "llama")
+"""The architectures that the backend of Megatron-Bridge has, in trainer/bridge/models.py."""
 
 BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
 """`build_model(shape, device, device_options)` returns NeMo's model; the options are fields of Megatron's
@@ -32,11 +34,13 @@ def families() -> dict[str, str]:
     return {**added, **FAMILIES}
 
 
-def check_family(architecture: str) -> None:
-    """Raise TrainerError, which lists all model families, if the trainer has none of this name."""
-    if architecture not in families():
+def check_family(architecture: str, backend: str) -> None:
+    """Raise TrainerError, which lists the backend's model families, if it has none of this name."""
+    known = BRIDGE_FAMILIES if backend == BRIDGE else tuple(families())
+    if architecture not in known:
         raise TrainerError(
-            f"this trainer has no model family '{architecture}'; it has: {', '.join(sorted(families()))}."
+            f"this trainer has no model family '{architecture}' with the backend {backend}; it has: "
+            f"{', '.join(sorted(known))}."
         )
 
 

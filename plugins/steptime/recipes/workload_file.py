@@ -318,6 +318,8 @@ class Workload(Frozen):
     experiment: Annotated[str, AfterValidator(_experiment)]
     """Template of the experiments' names, with placeholders of `EXPERIMENT_PLACEHOLDERS`."""
     step_log: Literal["lines", "bar"] = "lines"
+    backend: Literal["nemo", "megatron_bridge"] = "nemo"
+    """The framework with which steptime's trainer trains: NeMo 2 or Megatron-Bridge."""
     launcher: OwnProgram | None = None
     """The user's own program that trains; null for steptime's trainer or Megatron-Bridge's script."""
     defaults: Defaults
@@ -400,6 +402,7 @@ class Workload(Frozen):
             gpus_per_node=platform.gpus_per_node,
             image=platform.image,
             step_log=self.step_log,
+            backend=self.backend,
             launcher=self.launcher,
             flops_formula=self.flops_formula,
         )

@@ -17,9 +17,12 @@ from steptime.clusters.rank_program import rank_program
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.image import Image, parse_image
 from steptime.recipes.models import Run
+from steptime.recipes.spec import BRIDGE, NEMO
 from steptime.settings import shipped
 from steptime.staging.scripts import ScriptEnd, copy_scripts, run_script
 
+_LOCKS = {NEMO: "requirements-cpu.lock.txt", BRIDGE: "requirements-bridge-cpu.lock.txt"}
+"""File of the pinned packages of each backend of the trainer."""
 _COMMIT = re.compile(rb"[0-9a-f]{40}\s*")
 _LOCKED_FOR = "3.11"
 """The minor version of Python that the trainer's packages are locked for."""
@@ -66,7 +69,7 @@ async def stage(
         python, lock_sha256 = await stage_venv(
             cluster,
             config,
-            lock=trainer / "requirements-cpu.lock.txt",
+            lock=trainer / _LOCKS[run.recipe.backend],
             bootstrap=trainer.parent / "requirements-bootstrap.txt",
             report=report,
         )

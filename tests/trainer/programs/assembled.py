@@ -26,7 +26,7 @@ from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommO
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
-from trainer import parallelism, training
+from trainer import devices, parallelism, training
 from trainer.ending import Ending
 from trainer.environment import prepare
 from trainer.launch import Launch
@@ -124,7 +124,7 @@ def assembled(run: PlannedRun, gpus_per_node: int) -> Assembled:
         mock.patch.object(training, "Trainer", StandIn),
         mock.patch.object(training, "NeMoLogger"),
         mock.patch.object(training, "CallbackGroup", None),
-        mock.patch.object(parallelism, "model_options", return_value=WITHOUT_KERNELS),
+        mock.patch.object(devices, "model_options", return_value=WITHOUT_KERNELS),
         mock.patch.object(OptimizerConfig, "__post_init__"),  # asks Transformer Engine for its Adam
     ):
         ending = Ending(Path(folder), launch, Progress())

@@ -11,7 +11,7 @@ from nemo.lightning import _strategy_lib
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer import families, parallelism
+from trainer import devices, families, parallelism
 from trainer.spec import ModelShape, Parallelism, Settings
 
 META = torch.device("meta")
@@ -41,7 +41,7 @@ def one_rank(
         tensor_parallel.model_parallel_cuda_manual_seed(1)
         for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
             os.environ.pop(name, None)  # Megatron sets these, and refuses those of another family
-        model = families.builder(shape.architecture)(shape, "cpu", parallelism.model_options("cpu"))
+        model = families.builder(shape.architecture)(shape, "cpu", devices.model_options("cpu"))
         strategy = parallelism.strategy(spread, shape.num_layers, "cpu", Settings())
         _strategy_lib.set_model_parallel_attributes(model, strategy.parallelism)
         model.config.context_parallel_size = 1  # splits no weight; the CPU's attention refuses it

@@ -15,12 +15,12 @@ with heavy_imports():
     from megatron.core import parallel_state, tensor_parallel
 
     from trainer import training
-    from trainer.callbacks import ModelParallelSeed
     from trainer.cpu.cpu_as_cuda import cpu_as_cuda
     from trainer.data import SyntheticData
     from trainer.ending import Ending
     from trainer.gpu_performance import MegatronCommOverlapCallback
     from trainer.launch import Launch
+    from trainer.nemo_callbacks import ModelParallelSeed
     from trainer.progress import Progress
     from trainer.run import read_run
     from trainer.spec import PlannedRun

@@ -1,4 +1,4 @@
-"""Train runs on request, one after the other, with NeMo imported once.
+"""Train runs on request, one after the other, with NeMo or, if asked, Megatron-Bridge imported once.
 
 Each line of the standard input is a JSON object: `folder`, in which to run, `program`, a Python file that
 replaces the launcher of CPU ranks, or null, and `arguments`. A line of the standard output has the exit code
@@ -17,9 +17,16 @@ def main() -> None:
     from trainer.environment import heavy_imports
 
     with heavy_imports():
-        import trainer.cpu.cpu_layers
-        import trainer.families.gpt
-        import trainer.training  # noqa: F401
+        if sys.argv[1:] == ["megatron_bridge"]:
+            os.environ["TORCHDYNAMO_DISABLE"] = "1"  # as trainer.environment does before it imports
+            from trainer.bridge.on_cpu import provide_missing_modules
+
+            provide_missing_modules()
+            import trainer.bridge.training
+        else:
+            import trainer.cpu.cpu_layers
+            import trainer.families.gpt
+            import trainer.training  # noqa: F401
     for line in sys.stdin:
         asked = multiprocessing.get_context("fork").Process(target=_run, kwargs=json.loads(line))
         asked.start()
