@@ -24,6 +24,7 @@ from megatron.bridge.training.config import (
 )
 from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.pretrain import pretrain
+from megatron.core.utils import unwrap_model
 from torch import nn
 
 from trainer import devices, hyperparameters
@@ -47,7 +48,7 @@ PRECISIONS = {
 }
 """Megatron-Bridge's name of each number format and FP8 recipe; fp32 has none."""
 WEIGHTS_PREFIX = "module."
-"""Prefix of weight names in NeMo's checkpoints; from these names initial weights are drawn, equal in both."""
+"""Prefix of names of weights with NeMo: initial weights are drawn from the names, equally in both."""
 
 
 def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> None:
@@ -182,7 +183,7 @@ class BridgeLoop:
 
     def sharded_state_dicts(self) -> list[dict[str, Any]]:
         """Return Megatron's description of the weights of each chunk."""
-        return [chunk.sharded_state_dict(prefix=WEIGHTS_PREFIX) for chunk in self.chunks]
+        return [unwrap_model(chunk).sharded_state_dict(prefix=WEIGHTS_PREFIX) for chunk in self.chunks]
 
 
 class InBridge(Callback):

@@ -26,7 +26,7 @@ from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommO
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
-from trainer import devices, parallelism, training
+from trainer import devices, training
 from trainer.ending import Ending
 from trainer.environment import prepare
 from trainer.launch import Launch
