@@ -127,7 +127,7 @@ def test_nodes_that_share_a_host(monkeypatch: pytest.MonkeyPatch, address: str) 
 def test_a_plan_for_the_cpu_hides_the_gpus_of_its_machine() -> None:
     program = (
         "import os; from types import SimpleNamespace as Of; from trainer.environment import prepare; "
-        "prepare(Of(threads=3, on_one_host=True), Of(gpu_type={!r})); "
+        "prepare(Of(threads=3, on_one_host=True), Of(gpu_type={!r}, backend='nemo')); "
         "names = ('CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'GLOO_SOCKET_IFNAME'); "
         "print([os.environ.get(name) for name in names])"
     )
