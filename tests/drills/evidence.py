@@ -70,16 +70,21 @@ def collect(scene: Scene) -> Evidence:
     )
 
 
+def accounted_jobs(scene: Scene) -> list[JobRecord]:
+    """Return the jobs of the drill that the accounting has by now."""
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(scene.began))
+    options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={since}"]
+    listed = scene.site.slurm.command(
+        "env", "SLURM_TIME_FORMAT=%s", "sacct", *options, f"--format={SACCT_FORMAT}"
+    )
+    return [job for job in read_sacct(listed) if scene.owns(job)]
+
+
 def settled_jobs(scene: Scene) -> list[JobRecord]:
     """Return all jobs of the drill once the accounting has the end of each, or the time for that is over."""
     deadline = time.monotonic() + _SETTLED_WITHIN_S
-    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(scene.began))
-    options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={since}"]
     while True:
-        listed = scene.site.slurm.command(
-            "env", "SLURM_TIME_FORMAT=%s", "sacct", *options, f"--format={SACCT_FORMAT}"
-        )
-        jobs = [job for job in read_sacct(listed) if scene.owns(job)]
+        jobs = accounted_jobs(scene)
         known = {job.job_id for job in jobs}
         settled = {job.job_id for job in scene.queue()} <= known and not any(job.in_queue for job in jobs)
         if settled or time.monotonic() > deadline:

@@ -18,6 +18,7 @@ from end_to_end.driving import kill, wait_until
 from free_ports import free_port
 
 from drills import points
+from drills.evidence import accounted_jobs
 from drills.scene import PARSE, SUBMIT, WAIT
 from drills.site import SWEEP_DAG
 from steptime.clusters.slurm.job_records import JobRecord
@@ -386,7 +387,11 @@ def start_controller(scene: "Scene") -> None:
 
 
 def lose_controllers_state(scene: "Scene") -> None:
-    """SIGKILL the controller and delete its state: restarted, it cancels what the nodes still run."""
+    """SIGKILL the controller and delete its state: restarted, it cancels what the nodes still run.
+
+    The accounting has the job by then; a job that neither has is waited for until its time limit is over.
+    """
+    wait_until("the job in the accounting", lambda: accounted_jobs(scene), _NOTICED_S)
     slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld")
     for entry in (scene.site.slurm.layout.root / "state").iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

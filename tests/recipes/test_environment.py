@@ -80,6 +80,7 @@ VALUES = {
     "-----BEGIN OPENSSH PRIVATE KEY----- hunter2": "a private key, and a job's environment is recorded and "
     "shown: put it into a file on the cluster that only you can read",
     "/data/hf_checkpoints_of_llama/sk-x": "",
+    "glm-45-air-pretrain-config-of-ours": "",
     "x" * ((128 << 10) - len("http_proxy=\0")): "",
     "x" * (128 << 10): "the variables take 131,084 bytes, and a job may have 131,072: shorten",
     "1\nLD_PRELOAD=/x": "has a line break, after which containers would read another variable: write it "

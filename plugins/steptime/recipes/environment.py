@@ -45,7 +45,8 @@ PASSWORD_IN_ADDRESS = re.compile(r"""(?P<before>://[^\s/@:'"]*:)(?P<password>[^\
 """Finds the password in `http://user:password@host`, and what is before it."""
 
 ACCESS_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{10,}|github_pat_\w{10,}|gl[a-z]{1,5}-[\w-]{16,}"
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{10,}|github_pat_\w{10,}"
+    r"|gl(?:pat|dt|rt|rtr|cbt|ptt|ft|imt|agent|oas|soat|ffct|wt)-[\w-]{16,}"
     r"|nvapi-[\w-]{10,}|sk-[\w-]{16,}|AKIA[A-Z0-9]{10,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{10,})"
     r"|(?<=\bBearer\s)[^\s$'\"(][^\s'\"]*"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----)?"
