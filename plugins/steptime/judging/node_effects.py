@@ -395,7 +395,7 @@ def _slow_cells(evidence: _Evidence, place: int, change: float) -> tuple[dict[Se
                 elsewhere.add(run.series)
         elif not run.is_usual and len(on) == len(of_level):
             mean = statistics.fmean(on)
-            if abs(mean - size) < SLOW_T * run.deviation:
+            if abs(mean - size) < min(SLOW_T * run.deviation, size / 2):  # no noisy cell of another cause
                 slow[run.series] = math.expm1(mean)
     return slow, len(elsewhere)
 
