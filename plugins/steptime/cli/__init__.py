@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 bad input, 2 the system or a job failed, 3 a slowdown is c
 to stdout, everything else to stderr.
 """
 
+import contextlib
 import io
 import os
 import select
@@ -58,7 +59,8 @@ def main() -> None:
     `STEPTIME_DEBUG=1` shows the traceback of an unexpected error.
     """
     if sys.stderr is None:  # closed by `2>&-`: its number must not become that of another file
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (as long as the program runs)
+        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
+            main()  # it ends the process
     if sys.stdout is None:
         complain("its output is closed: give it one, as in '> results.txt'. Nothing was done.")
         sys.exit(2)

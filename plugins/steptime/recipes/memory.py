@@ -60,9 +60,8 @@ def estimate_memory(recipe: Recipe, settings: TrainerSettings) -> MemoryEstimate
         return None
     ways, experts = recipe.parallelism, count_expert_weights(shape)
     optimizer = _SMALL_OPTIMIZER if settings.use_precision_aware_optimizer else _OPTIMIZER
-    weight = (
-        1 if recipe.dtype.startswith(("fp8", "nvfp4")) else _WEIGHT
-    )  # at least, if weights stay in 8 bits
+    # At least one byte, if weights stay in 8 bits.
+    weight = 1 if recipe.dtype.startswith(("fp8", "nvfp4")) else _WEIGHT
     of_dense = weight + _GRADIENT + optimizer / (ways.data * ways.context)
     of_experts = weight + _GRADIENT + optimizer / max(1, ways.world_size // ways.expert_replica)
     dense = (counted.total - experts) / (ways.tensor * ways.pipeline)
