@@ -193,7 +193,7 @@ def test_two_runs_are_compared_by_the_spread_of_their_series() -> None:
         (["small-4-24", "small-4-26", "--sweep", "weekly"], "two runs and --sweep exclude each other"),
         (["--since", "7d", "--sweep", "weekly"], "--since and --sweep exclude each other"),
         (["--since", "monday"], "--since 'monday' is not a time"),
-        (["--sweep", "wekly"], "did you mean 'weekly'?"),
+        (["--sweep", "wekly"], "did you mean 'example-weekly'?"),
         (["small-4-2", "small-4-26"], "'small-4-2' begins the names of 8 runs (small-4-20, small-4-21, "),
         (["small-4-99", "small-4-26"], "there is no run 'small-4-99' in the metrics store: did you mean"),
         (["small-4-26", "small-4-26"], "name the same run, small-4-26: name two runs."),

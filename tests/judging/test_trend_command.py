@@ -57,7 +57,7 @@ def test_filters_that_fit_several_series_list_them(capsys: pytest.CaptureFixture
 
 
 def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
-    shown = call(SLOWER)
+    shown = call(SLOWER, "--wide")
 
     assert shown.exit_code == 0
     first, line, *_ = shown.stdout.splitlines()

@@ -142,7 +142,7 @@ def test_what_jobs_wrote_is_text(
     ("arguments", "sentence"),
     [
         (["--sweep", "weekly", "--since", "7d", "-o", "x.html"], "--sweep excludes --since and --suite"),
-        (["--sweep", "wekly", "-o", "x.html"], "unknown sweep 'wekly': did you mean 'weekly'?"),
+        (["--sweep", "wekly", "-o", "x.html"], "unknown sweep 'wekly': did you mean 'example-weekly'?"),
         (["--since", "yesterday", "-o", "x.html"], "--since 'yesterday' is not a time"),
         (["-o", "gone/x.html"], "cannot write to 'gone/x.html': name a file"),
         (["-o", "."], "cannot write to '.': name a file"),
