@@ -233,7 +233,7 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
     assert since["matching"] == 2
     (oldest,) = await rows(pages, limit="1", gpus="1", size="small")
     assert oldest["job_name"] == "run-0"
-    assert {row["job_name"] for row in await rows(pages, search="LLAMA31 un-1")} == {"run-1"}
+    assert {row["job_name"] for row in await rows(pages, search="LLAMA3.1 un-1")} == {"run-1"}
     assert await rows(pages, search="steptime_llama3.1-25.04 100%") == []
 
 
