@@ -136,7 +136,9 @@ def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
     ):
         runs = {pair: 0.1 * (factor if bad in pair else 1) for pair in pairs}
         write_node_sweep(store, make_result, runs, run=of_east, submitted_at=time.time())
-        assert re.fullmatch(rf"node {bad}: slower in .*\. Node sweep of [\d-]+: {told}", evidence())
+        assert re.fullmatch(
+            rf"node {bad}: \d+\.\d % slower \(.* %\) in .*\. Node sweep of [\d-]+: {told}", evidence()
+        )
     with closing(sqlite3.connect(tmp_path / "s.db")) as database, database:
         database.execute("UPDATE runs SET steady_step_time_s = NULL WHERE bus_bandwidth_gb_s IS NOT NULL")
     assert "Node sweep" not in evidence()

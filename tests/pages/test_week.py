@@ -42,7 +42,7 @@ def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None
     expect(incidents.filter(has_text=WEST_CHANGE)).to_have_count(1)
     frame.locator(".remarks summary").click()
     remarks = frame.locator(".remarks li")
-    expect(remarks.first).to_contain_text(f"node {half_year.bad_node}: slower in ")
+    expect(remarks.first).to_have_text(re.compile(rf"^node {half_year.bad_node}: \d+\.\d % slower \("))
     expect(remarks.filter(has_text=f"{DRIFT}: drifts slowly")).to_have_count(1)
     expect(frame.locator(".totals")).to_contain_text("60 cells · ")
 

@@ -143,7 +143,7 @@ def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
     with pytest.raises(UserError) as refused:
         plan(PlanRequest.model_validate({"workload": GPT_OSS, "gpu_type": "h100", option: True}))
     assert str(refused.value) == (
-        f"{option} of {GPT_OSS} 120b on h100 is set by its recipe in Megatron-Bridge: leave it out."
+        f"`{option}` of {GPT_OSS} 120b on h100 is set by its recipe in Megatron-Bridge: leave it out."
     )
 
 

@@ -246,7 +246,7 @@ def test_a_dag_that_cannot_be_read_is_told(home: Path) -> None:
     settings.dags_dir().mkdir()
     (settings.dags_dir() / "steptime_dags.py").touch()
     with pytest.raises(
-        SystemFailure, match=r"cannot read the DAG files of .*: workloads.py: SyntaxError: bad"
+        SystemFailure, match=r"cannot read the DAG files of .*: steptime_dags.py: SyntaxError: bad"
     ):
         up(quiet, port=free_port())
     assert running() is None

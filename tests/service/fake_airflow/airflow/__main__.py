@@ -30,7 +30,9 @@ class Api(BaseHTTPRequestHandler):
             self._answer(200, {"metadatabase": {"status": "healthy"}, **health})
         elif self.path.startswith("/api/v2/importErrors"):
             broken = (HOME / "broken-dag").exists()
-            errors = [{"filename": "workloads.py", "stack_trace": "Traceback\nSyntaxError: bad\n"}] * broken
+            errors = [
+                {"filename": "steptime_dags.py", "stack_trace": "Traceback\nSyntaxError: bad\n"}
+            ] * broken
             self._answer(200, {"import_errors": errors, "total_entries": len(errors)})
         elif self.path.startswith("/api/v2/dags/~/dagRuns"):
             run = {"dag_id": "own", "dag_run_id": "r1", "state": "running"}
