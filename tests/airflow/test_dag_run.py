@@ -1,14 +1,12 @@
 """Whole DAG runs in one process, with the stand-in trainer in place of the trainer's environment."""
 
 import json
-import os
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.installation import KEY_PREFIX
@@ -28,17 +26,23 @@ def states(dag_run: Any) -> dict[str, list[str]]:
     return found
 
 
+def from_metastore(query: str, **values: Any) -> list[Any]:
+    """Return the rows of a query in Airflow's database, through Airflow's own connections to it."""
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return list(session.execute(text(query), values))
+
+
 def metastore_variables() -> list[str]:
     """Return the keys of Airflow's Variables, read from its database."""
-    with closing(sqlite3.connect(Path(os.environ["AIRFLOW_HOME"], "airflow.db"))) as database:
-        return [key for (key,) in database.execute("SELECT key FROM variable")]
+    return [key for (key,) in from_metastore("SELECT key FROM variable")]
 
 
 def xcom_bytes(dag_run: Any) -> dict[str, int]:
     """Return the size in bytes of each XCom of a DAG run, by task, map index and key."""
-    with closing(sqlite3.connect(Path(os.environ["AIRFLOW_HOME"], "airflow.db"))) as database:
-        query = "SELECT task_id, map_index, key, length(value) FROM xcom WHERE run_id = ?"
-        found = database.execute(query, (dag_run.run_id,)).fetchall()
+    query = "SELECT task_id, map_index, key, length(value) FROM xcom WHERE run_id = :run_id"
+    found = from_metastore(query, run_id=dag_run.run_id)
     return {f"{task_id}[{index}] {key}": size for task_id, index, key, size in found}
 
 
