@@ -34,7 +34,7 @@ from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import published_performance
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
-from steptime.store.run_records import setup_sha256
+from steptime.store.run_records import setup_columns, setup_sha256
 
 MakeResult = Callable[..., Result]
 
@@ -224,7 +224,10 @@ def first_runs(make_result: MakeResult) -> Iterator[Result]:
             bytes_read=1 << 16,
             steps=steps,
             checkpoints=_checkpoints(run),
-            started={"schema": 1, "versions": {"nemo": "2.3.1", "torch": "2.7.0", "driver": "570.86.15"}},
+            started={
+                "schema": 1,
+                "versions": {"nemo": "2.3.1", "torch": "2.7.0", "nvidia_driver": "570.86.15"},
+            },
         )
         yield make_result(cell, run=run, log=log, measurement=measure(run, log), **_ran(make_result))
 
@@ -337,7 +340,7 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
             and against_publication(like["step_time_over_published"] * made.level),
             "queue_wait_s": queued,
             "gpu_hours": like["gpus"] * took / 3600,
-            "nodes": ", ".join(made.nodes),
+            **setup_columns(content),
             "log_path": f"/lustre/experiments/{made.job_name}/{like['log_path'].rpartition('/')[2]}",
             "published_at": ends["ended_at"],
             "content_sha256": hashlib.sha256(made.job_name.encode()).hexdigest(),
@@ -349,7 +352,7 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
 
 def _record(like: dict[str, Any], made: Made, ends: dict[str, float], ids: dict[str, str]) -> str:
     """Return the record of a run, made from that of its cell's first run."""
-    upgraded = {"driver": "570.124.06"} if made.week >= UPGRADED_FROM else {}
+    upgraded = {"nvidia_driver": "570.124.06"} if made.week >= UPGRADED_FROM else {}
     provenance = like["provenance"]
     environment = provenance["environment"] | dict(made.changed)
     return format_record(

@@ -20,7 +20,7 @@ from typer.testing import Result as Shown
 from steptime.cli import app, output
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.recipes.models import Mode
-from steptime.store.columns import CHOICES, COLUMNS
+from steptime.store.columns import CHOICES, COLUMNS, ELEMENTS
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
 
@@ -156,6 +156,9 @@ def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
         (["--cluster", "LOCAL", "--scaling", "weak"], ["one", "two", "saved"]),
         (["--gpus", "2"], ["two", "saved"]),
         (["--search", "FP32·1"], ["one"]),
+        (["--node", "localhost", "--version", "nemo 2.7.3", "--gpus", "2"], ["two", "saved"]),
+        (["--variable", "OMP_NUM_THREADS=1", "--search", "OMP_NUM fp32·1"], ["one"]),
+        (["--node", "local"], []),
     ],
 )
 def test_filters(arguments: list[str], expected: list[str]) -> None:
@@ -164,7 +167,7 @@ def test_filters(arguments: list[str], expected: list[str]) -> None:
 
 def test_every_filter_of_the_page_is_a_flag() -> None:
     flags = call("--help").stdout
-    for name in (*CHOICES, "search", "since", "dag", "dag_run"):
+    for name in (*CHOICES, *ELEMENTS, "search", "since", "dag", "dag_run"):
         assert f"--{name.replace('_', '-')} " in flags
 
 

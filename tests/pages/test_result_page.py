@@ -1,6 +1,8 @@
 """The result page in a browser, in an iframe as Airflow shows it: what people see of runs and can find."""
 
 import contextlib
+import csv
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,7 +16,7 @@ from playwright.sync_api import Error, Page, Request, Route, expect
 from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, cells
 
 from steptime.clusters.base import JobState
-from steptime.measure.record import make_record
+from steptime.measure.record import format_record, make_record
 from steptime.recipes.published import published_performance
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
@@ -179,6 +181,41 @@ def test_filters_are_kept_in_the_address(page: Page) -> None:
     frame.get_by_role("button", name="Reset filters").click()
     expect(frame.locator("#summary")).to_have_text("6 runs")
     expect(page).to_have_url(ending("/steptime/?view=runs"))
+
+
+def test_runs_are_selected_by_image_driver_variable_and_node(
+    page: Page, site: str, publish: Publish, make_result: Callable[..., Result]
+) -> None:
+    for name, image, node in (("old", "nemo:25.11.01", "h008"), ("new", "nemo:26.02.01", "h009")):
+        environment = {"NCCL_ALGO": name.capitalize()}
+        record = json.loads(make_result(name, environment=environment).record) | {"nodes": [node]}
+        record["versions"]["nvidia_driver"] = f"570.{len(image)}.{name}"
+        record["provenance"]["staged"]["image"] = image
+        publish(name, environment=environment, record=format_record(record))
+    frame = opened(page)
+    summary = frame.locator("#summary")
+    expect(summary).to_have_text("2 runs")
+    frame.get_by_label("Image").select_option("nemo:26.02.01")
+    expect(summary).to_have_text("1 of 2 runs")
+    expect(page).to_have_url(ending("?view=runs&image=nemo%3A26.02.01"))
+    frame.get_by_role("button", name="Reset filters").click()
+    frame.get_by_label("NVIDIA driver").select_option("570.13.old")
+    expect(frame.locator("tr[data-job]")).to_have_attribute("data-job", "old")
+    frame.get_by_role("button", name="Reset filters").click()
+    expect(summary).to_have_text("2 runs")
+    frame.get_by_label("Node", exact=True).click()
+    page.keyboard.type("h008")
+    page.keyboard.press("Enter")
+    expect(frame.locator("tr[data-job]")).to_have_attribute("data-job", "old")
+    offered = frame.locator("#known-variable option").evaluate_all("(all) => all.map(({value}) => value)")
+    assert offered == ["NCCL_ALGO=Old", "OMP_NUM_THREADS=1"]
+    frame.get_by_role("button", name="Reset filters").click()
+    frame.locator("#search").fill("nccl_algo=new h009")
+    expect(summary).to_have_text("1 of 2 runs")
+    href = frame.locator("#csv").get_attribute("href")
+    [exported] = csv.DictReader(page.request.get(f"{site}/steptime/{href}").text().splitlines())
+    expected = ("nemo:26.02.01", "570.13.new", "OMP_NUM_THREADS=1, NCCL_ALGO=New", "h009")
+    assert tuple(exported[name] for name in ("image", "nvidia_driver", "variables", "nodes")) == expected
 
 
 @pytest.mark.usefixtures("sweep")

@@ -13,6 +13,7 @@ import stored
 
 from steptime.errors import UserError
 from steptime.logs.models import Problem
+from steptime.measure.record import format_record
 from steptime.recipes.models import Mode
 from steptime.store import judgement_queries
 from steptime.store.columns import CHOICES, COLUMNS
@@ -235,6 +236,35 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert store.choices()["gpus"] == [1, 2, 4]
     assert store.choices(size="tiny")["state"] == ["rejected", "valid"]
     assert store.choices(size="small")["gpus"] == store.choices(size="small", mode=None)["gpus"] == [2]
+
+
+def test_runs_are_found_by_what_they_ran_with(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    for name, image, nccl, nodes, environment in (
+        ("old", "nvcr.io/nvidia/nemo:25.11.01", "2.27.3", ["h008", "h0081"], {"NCCL_ALGO": "Ring"}),
+        ("new", "nvcr.io/nvidia/nemo:26.02.01", "2.28.9", ["h0081"], {"NCCL_ALGO": "Ring_100%"}),
+    ):
+        plain = make_result(name, environment=environment)
+        record = json.loads(plain.record) | {"nodes": nodes}
+        record["versions"] |= {"nccl": nccl, "nvidia_driver": "570.86.15"}
+        record["provenance"]["staged"] |= {"image": image}
+        stored.write(store, make_result(name, environment=environment, record=format_record(record)))
+
+    def names(**filters: Any) -> list[str]:
+        return [row["job_name"] for row in store.results(**filters)]
+
+    assert names(image="nvcr.io/nvidia/nemo:26.02.01") == names(nccl="2.28.9") == ["new"]
+    assert set(names(nvidia_driver="570.86.15")) == set(names(node="h0081")) == {"old", "new"}
+    assert names(node="h008") == names(variable="NCCL_ALGO=Ring") == ["old"], "no beginnings of names"
+    assert names(variable="NCCL_ALGO=Ring_100%") == ["new"]
+    assert names(version="nccl 2.27.3") == ["old"]
+    assert names(node="h0%") == names(node="h00_1") == [], "no patterns"
+    assert store.count(node="h008") == 1
+    for words in ("nemo:26.02.01", "2.28.9", "NCCL_ALGO=Ring_100%"):
+        assert names(search=words) == ["new"]
+    assert names(search="h008 570.86") == names(search="nccl_algo h0081")
+    assert store.choices()["nccl"] == ["2.27.3", "2.28.9"]
+    assert store.run("old")["versions"].endswith("python 3.11.7, nccl 2.27.3, nvidia_driver 570.86.15")
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.errors import UserError, one_line, unknown_value
-from steptime.store.columns import BY_NAME, CHOICES
+from steptime.store.columns import BY_NAME, CHOICES, ELEMENTS
 from steptime.store.run_queries import Store
 
 _HELP = {
@@ -34,9 +34,15 @@ _HELP = {
     "mode": "Only this mode, as performance.",
     "gpus": "Only this number of GPUs (ranks on CPUs).",
     "sweep": "Only runs of this sweep's cells.",
+    "image": "Only this container image, as nvcr.io/nvidia/nemo:25.04.01.",
+    "nvidia_driver": "Only this version of the NVIDIA driver.",
+    "nccl": "Only this version of NCCL.",
 }
 _OTHERS = {
-    "search": "Only runs with these words in their names, DAG run, reason or warnings.",
+    "node": "Only runs on this node.",
+    "variable": "Only runs with this environment variable, as NCCL_ALGO=Ring.",
+    "version": "Only runs with this version of a library, as 'torch 2.8.0'.",
+    "search": "Only runs with these words in names, reason, image, versions, variables or nodes.",
     "dag": "Only runs of this Airflow DAG.",
     "dag_run": "Only runs of this Airflow DAG run; of a sweep's, with its --dag, those of its cells.",
     "since": "Only runs submitted since then: 30m, 12h, 7d, 2w or 2026-11-21.",
@@ -99,6 +105,7 @@ class RunFilters:
             "include_rejected": include_rejected or equal["state"] is not None,
             "since": self.since,
             "search": values["search"],
+            **{name: values[name] for name in ELEMENTS},
             **equal,
             **scope,
         }

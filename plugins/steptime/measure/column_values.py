@@ -16,7 +16,7 @@ from steptime.measure.stragglers import rank_times
 from steptime.recipes.models import Mode
 from steptime.store.columns import MEASURED, planned_values
 from steptime.store.run_models import Result
-from steptime.store.run_records import join_nodes, parse_record
+from steptime.store.run_records import setup_columns
 
 
 def column_values(result: Result) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def column_values(result: Result) -> dict[str, Any]:
         **planned_values(result.run),
         **{name: None if measured is None else getattr(measured, name) for name in MEASURED},
         **{name: compute(result) for name, compute in _COMPUTATIONS.items()},
+        **setup_columns(result.record),
     }
 
 
@@ -76,11 +77,6 @@ def _queue_wait_s(result: Result) -> float | None:
     return None if started_at is None else started_at - result.job.submitted_at
 
 
-def _nodes(result: Result) -> str | None:
-    record = parse_record(result.record)
-    return None if record is None else join_nodes(record.nodes) or None
-
-
 def _stragglers(result: Result) -> str | None:
     return what_stands_apart(rank_times(result.log.rank_times), gpu_samples(result.log.gpu_samples))
 
@@ -98,7 +94,6 @@ _COMPUTATIONS: Mapping[str, Callable[[Result], Any]] = {
     "started_at": lambda result: result.status.started_at,
     "ended_at": lambda result: result.status.ended_at,
     "queue_wait_s": _queue_wait_s,
-    "nodes": _nodes,
     "network": lambda result: result.log.network and result.log.network.summary,
     "stragglers": _stragglers,
     "dag_id": lambda result: result.submitted.provenance.dag_id,

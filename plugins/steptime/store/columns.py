@@ -45,6 +45,8 @@ class Column:
     """Whether people filter runs by its value."""
     series: Part | None = None
     """Which part of a series' identity it is; None if comparable runs may differ in it."""
+    element: str = ""
+    """Name of one of its values if it lists several, joined by `, `: people filter runs by one of them."""
     searched: bool = False
     """Whether a text search looks at it."""
     in_events: bool = False
@@ -403,7 +405,53 @@ COLUMNS = (
         significant=3,
         decimals=0,
     ),
-    Column("nodes", "text", "Nodes that it ran on, in the order of its ranks."),
+    Column("image", "text", "Name of the container image.", choice=True, searched=True),
+    Column("image_digest", "text", "`sha256:…` of the image in its registry, if the import reported it."),
+    Column(
+        "nvidia_driver",
+        "text",
+        "Version of the NVIDIA driver, as the training recorded it.",
+        heading="NVIDIA driver",
+        choice=True,
+        searched=True,
+    ),
+    Column(
+        "nccl",
+        "text",
+        "Version of NCCL, as the training recorded it.",
+        heading="NCCL",
+        choice=True,
+        searched=True,
+    ),
+    Column(
+        "versions",
+        "text",
+        "Versions of libraries and drivers, as the training recorded them: `nemo 2.7.3, torch 2.8.0`.",
+        element="version",
+        searched=True,
+    ),
+    Column(
+        "variables",
+        "text",
+        "Environment variables that the job script set: `NCCL_ALGO=Ring, NVTE_FUSED_ATTN=1`.",
+        element="variable",
+        searched=True,
+    ),
+    Column("steptime_version", "text", "Version of steptime that submitted it.", heading="steptime"),
+    Column("git_commit", "text", "Commit of the steptime checkout that submitted it.", heading="commit"),
+    Column(
+        "trainer_sha256",
+        "text",
+        "Hash of the trainer's code; the same code has the same hash.",
+        heading="trainer",
+    ),
+    Column(
+        "nodes",
+        "text",
+        "Nodes that it ran on, in the order of its ranks.",
+        element="node",
+        searched=True,
+    ),
     Column(
         "network",
         "text",
@@ -464,6 +512,9 @@ COMPUTED = tuple(column.name for column in _SCALING)
 
 CHOICES = tuple(column.name for column in COLUMNS if column.choice)
 """Names of the columns that people filter runs by."""
+
+ELEMENTS: Mapping[str, str] = {column.element: column.name for column in COLUMNS if column.element}
+"""Filters on one of the values that a column lists: `node` of `nodes`, `variable` of `variables`."""
 
 
 def series_columns(*parts: Part) -> tuple[str, ...]:

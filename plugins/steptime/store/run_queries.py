@@ -19,7 +19,7 @@ from sqlalchemy.sql.expression import ColumnElement, Select
 from steptime.errors import UserError, one_line
 from steptime.recipes.models import Mode
 from steptime.settings import store_url
-from steptime.store.columns import CHOICES, COLUMNS, series_columns
+from steptime.store.columns import CHOICES, COLUMNS, ELEMENTS, series_columns
 from steptime.store.database import (
     NAMES_AT_ONCE,
     database_exists,
@@ -105,7 +105,8 @@ class Store:
             search: only runs with each word of this text in a searched column.
             limit: only the newest runs, at most this many.
             in_reading_order: sort by model, mode and number of GPUs; repeats oldest first.
-            equal: only runs with these values, by column; None means any.
+            equal: only runs with these values, by column, or by the name of one element of a column that
+                lists several (`node` for `nodes`); None means any.
         """
         columns = [runs.c[column.name] for column in COLUMNS]
         query = select(*([runs.c.id] if in_reading_order else columns))
@@ -428,7 +429,12 @@ class Store:
             texts = (runs.c[column.name] for column in COLUMNS if column.searched)
             query = query.where(or_(*(text.icontains(word, autoescape=True) for text in texts)))
         for column, value in equal.items():
-            if value is not None:
+            if value is None:
+                continue
+            if column in ELEMENTS:
+                listed = ", " + runs.c[ELEMENTS[column]] + ", "
+                query = query.where(listed.contains(f", {value}, ", autoescape=True))
+            else:
                 query = query.where(runs.c[column] == value)
         return self.readable(query)
 

@@ -27,6 +27,14 @@ _NO_CHANGE = {
 """Fields of a planned run that do not change how it runs."""
 
 
+_SETUP_COLUMNS = (
+    *("image", "image_digest", "nvidia_driver", "nccl", "versions", "variables"),
+    *("steptime_version", "git_commit", "trainer_sha256", NODES),
+)
+_UNINFORMATIVE = ("PYTHONPATH",)
+"""Variables that follow from the hash of the trainer."""
+
+
 class EarlierAttempt(Frozen):
     """An earlier job of a run, replaced after a fault of the cluster or because somebody cleared its task."""
 
@@ -109,9 +117,9 @@ def read_setup(record: str) -> dict[str, Any]:
     provenance, planned = content["provenance"], content["run"]
     staged = provenance["staged"]
     run = dict(_leaves({name: value for name, value in planned.items() if name not in _NO_CHANGE}))
-    # The path of the trainer follows from its hash, and the image is included above.
-    environment = {name: value for name, value in provenance["environment"].items() if name != "PYTHONPATH"}
-    run.pop("recipe.image", None)
+    variables = provenance["environment"].items()
+    environment = {name: value for name, value in variables if name not in _UNINFORMATIVE}
+    run.pop("recipe.image", None)  # the image is included above
     run.pop("cluster_options.exclude", None)  # excluded nodes show in the nodes that it had
     return {
         "image": staged.get("image"),
@@ -125,6 +133,31 @@ def read_setup(record: str) -> dict[str, Any]:
         **environment,
         NODES: join_nodes(content["nodes"]),
     }
+
+
+def setup_columns(record: str) -> dict[str, str | None]:
+    """Return the columns of the store that a record determines: image, versions, variables, commit and nodes.
+
+    All are None for a record that this version of steptime cannot read.
+    """
+    recorded = parse_record(record)
+    if recorded is None:
+        return dict.fromkeys(_SETUP_COLUMNS)
+    provenance, versions = recorded.provenance, recorded.versions
+    environment = provenance.environment.items()
+    values = (
+        provenance.staged.image,
+        provenance.staged.image_digest,
+        versions.get("nvidia_driver"),
+        versions.get("nccl"),
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        ", ".join(f"{name}={value}" for name, value in environment if name not in _UNINFORMATIVE),
+        provenance.steptime_version,
+        provenance.git_commit,
+        provenance.staged.trainer_sha256,
+        join_nodes(recorded.nodes),
+    )
+    return {name: str(value) if value else None for name, value in zip(_SETUP_COLUMNS, values, strict=True)}
 
 
 def join_nodes(names: Iterable[str]) -> str:

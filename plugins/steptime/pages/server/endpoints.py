@@ -19,7 +19,7 @@ from steptime.pages.plans import describe_plan
 from steptime.pages.report_file import html, report_since
 from steptime.pages.server.inputs import IncidentId, Note, Since, Text
 from steptime.pages.server.permissions import MayEdit, Readable
-from steptime.store.columns import BY_NAME, CHOICES, SCHEMA_VERSION
+from steptime.store.columns import BY_NAME, CHOICES, ELEMENTS, SCHEMA_VERSION
 from steptime.store.run_queries import Store
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -47,9 +47,10 @@ def _selection(
     since: Since | None = None,
     search: Annotated[str, Query(max_length=200)] = "",
 ) -> answers.SelectedRuns:
-    """Read the selection from a query, which may name a DAG run and any column of `CHOICES`."""
+    """Read the selection from a query: a DAG run, columns of `CHOICES`, and elements of columns that list."""
     params = request.query_params
     filters: dict[str, Any] = {name: _value(name, params[name]) for name in CHOICES if params.get(name)}
+    filters |= {name: params[name] for name in ELEMENTS if params.get(name)}
     filters |= {} if since is None else {"since": since}
     filters |= {"search": search} if search else {}
     dag_id, dag_run_id = params.get("dag_id"), params.get("dag_run_id")

@@ -17,6 +17,9 @@ export const ofSeries = (...parts) => declared.columns.filter(({ series }) => pa
 /** The columns that people select runs by. */
 export const choices = () => declared.columns.filter(({ choice }) => choice);
 
+/** The columns that list several values, and that people select runs by one of, the column's `element`. */
+export const listing = () => declared.columns.filter(({ element }) => element);
+
 /** The heading of a column, of the results or a comparison. */
 export const headingOf = (name) => [...declared.columns, ...declared.comparison].find((column) => column.name === name).heading;
 

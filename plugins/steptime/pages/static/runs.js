@@ -1,7 +1,7 @@
 // The runs: selected on the server by the filters of the address, as a table; those of one DAG run with charts.
 import { current, go, scope, stay } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress, whyWithoutResults } from "./airflow.js";
-import { capitalised, choices, columnsOf, meaningOf } from "./columns.js";
+import { capitalised, choices, columnsOf, listing, meaningOf } from "./columns.js";
 import { completenessBox, drawCompleteness } from "./completeness.js";
 import { byId, element } from "./dom.js";
 import { frozen } from "./frozen.js";
@@ -76,12 +76,15 @@ function parallelism(row) {
 /** Return the selection in the address, for the server. */
 function selection() {
   const address = current();
-  const query = new URLSearchParams([...scope, ...[...address].filter(([key]) => key === "search" || choices().some(({ name }) => name === key))]);
+  const query = new URLSearchParams([...scope, ...[...address].filter(([key]) => key === "search" || chosenBy().includes(key))]);
   if (Object.hasOwn(PERIODS, address.get("period"))) query.set("since", startOfLast(Number(address.get("period"))));
   return query;
 }
 
-const filters = () => [...choices().map(({ name }) => name), "period", "search"].filter((name) => current().has(name));
+/** The names of all filters but the time and the search. */
+const chosenBy = () => [...choices().map(({ name }) => name), ...listing().map(({ element: name }) => name)];
+
+const filters = () => [...chosenBy(), "period", "search"].filter((name) => current().has(name));
 
 const choose = (key, value) => stay({ [key]: value });
 
@@ -99,6 +102,17 @@ function select(key, heading, options) {
   return element("label", {}, heading, made);
 }
 
+/** A filter on one of the values that a column lists; those of the shown runs are suggested. */
+function input({ name: column, element: key, description }) {
+  const values = new Set(rows.flatMap((row) => row[column]?.split(", ") ?? []));
+  if (!values.size && !current().has(key)) return [];
+  const suggested = element("datalist", { id: `known-${key}` }, ...[...values].sort().slice(0, SHOWN).map((value) => element("option", { value })));
+  const made = element("input", { id: `filter-${key}`, title: description, value: current().get(key) ?? "", onchange: ({ target }) => choose(key, target.value.trim()) });
+  made.setAttribute("list", suggested.id);
+  made.classList.toggle("active", current().has(key));
+  return [element("label", {}, capitalised(key), made, suggested)];
+}
+
 /** Draw a filter for every column in which runs differ, and one for the time. */
 function drawFilters() {
   const focused = document.activeElement?.id;
@@ -107,6 +121,7 @@ function drawFilters() {
     const ranks = name === "gpus" && unitOf(rows) === "rank" && rows.length;
     return options.length > 1 || current().has(name) ? [select(name, ranks ? "Ranks" : capitalised(heading), options)] : [];
   });
+  if (!frozen) selects.push(...listing().flatMap(input));
   if (!scope.size && answer.all && !frozen) selects.push(select("period", "Submitted", Object.entries(PERIODS)));
   if (filters().length) selects.push(element("button", { id: "reset", type: "button", onclick: reset }, "Reset filters"));
   parts.filters.hidden = !selects.length;
@@ -182,7 +197,7 @@ function typed({ target }) {
 }
 
 function toolbar() {
-  const search = element("input", { id: "search", type: "search", placeholder: "Search", ariaLabel: "Search in all runs", value: current().get("search") ?? "", oninput: typed });
+  const search = element("input", { id: "search", type: "search", placeholder: "Search", ariaLabel: "Search in all runs", title: "Words in names, reasons, images, versions, variables and nodes", value: current().get("search") ?? "", oninput: typed });
   const csv = element("a", { id: "csv", className: "button", hidden: true, download: "steptime-results.csv", title: "All runs that match, with every column" }, "Download CSV");
   return element("div", { className: "toolbar" }, search, csv);
 }
