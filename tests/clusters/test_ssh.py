@@ -109,6 +109,20 @@ async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(
     assert not complaints
 
 
+async def test_a_command_that_takes_too_long_leaves_no_failure_that_nobody_awaits(
+    open_node: Callable[..., LoginNode],
+) -> None:
+    """A process that left the command's group keeps its output open."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    with pytest.raises(SystemFailure, match=r"bash was ended after 1 s$"):
+        await open_node().run(["bash", "-c", "setsid sleep 30 & wait"], timeout_s=1)
+    for _ in range(10):  # turns of the event loop, in which the cancelled readers end
+        await asyncio.sleep(0)
+    gc.collect()
+    assert not complaints
+
+
 async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_code(
     sshd: login_node.LoginNode, open_node: Callable[..., LoginNode]
 ) -> None:

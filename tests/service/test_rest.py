@@ -63,6 +63,7 @@ def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
     api.answers["GET /api/v2/dags/glm45"] = known
     broken = {
         "filename": "glm45.py",
+        "timestamp": "2026-11-28T10:00:00Z",
         "stack_trace": "Traceback:\n  …\nBrokenFiles: glm.yaml, line 3: missing.",
     }
     api.answers["GET /api/v2/importErrors"] = (200, {"import_errors": [broken], "total_entries": 1})

@@ -241,15 +241,28 @@ def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> No
     assert not any(alive(int(told.read_text())) for told in home.glob("*.pid"))
 
 
-def test_a_dag_that_cannot_be_read_is_told(home: Path) -> None:
+def test_a_dag_file_that_cannot_be_read_ends_the_start_until_it_is_corrected(home: Path) -> None:
+    """The other file of the shipped folder makes no DAG, so it is of no help that Airflow can read it."""
     (home / "broken-dag").touch()
     settings.dags_dir().mkdir()
-    (settings.dags_dir() / "steptime_dags.py").touch()
+    for name in ("steptime_dags.py", "steptime_config_files.py"):
+        (settings.dags_dir() / name).touch()
     with pytest.raises(
         SystemFailure, match=r"cannot read the DAG files of .*: steptime_dags.py: SyntaxError: bad"
     ):
         up(quiet, port=free_port())
     assert running() is None
+
+    (home / "broken-dag").write_text("corrected, but Airflow has yet to read it")
+    phases: list[str] = []
+
+    def read_it_after_a_while(phase: str) -> None:
+        phases.append(phase)
+        if phase == "waiting for the DAGs":
+            (home / "broken-dag").unlink()
+
+    up(read_it_after_a_while, port=free_port())
+    assert phases[-1] == "waiting for the DAGs"
 
 
 def test_of_two_at_once_the_second_waits_and_finds_it_running(home: Path) -> None:

@@ -110,6 +110,7 @@ _EXITED = "Task exited"
 class _ImportError(_Answer):
     filename: str
     stack_trace: str
+    timestamp: datetime
 
 
 class LogLine(_Answer):
@@ -199,10 +200,17 @@ class AirflowClient:
         """Return the active DAGs."""
         return self._pages(Dag, "/api/v2/dags", "dags")
 
-    def import_errors(self) -> dict[str, str]:
-        """Return the last line of the traceback of each DAG file that cannot be read, by file name."""
+    def import_errors(self, *, since: float = 0.0) -> dict[str, str]:
+        """Return the last line of the traceback of each DAG file that cannot be read, by file name.
+
+        Only files that Airflow has read since `since` (Unix time).
+        """
         errors = self._pages(_ImportError, "/api/v2/importErrors", "import_errors")
-        return {error.filename: (error.stack_trace.strip().splitlines() or [""])[-1] for error in errors}
+        return {
+            error.filename: (error.stack_trace.strip().splitlines() or [""])[-1]
+            for error in errors
+            if error.timestamp.timestamp() >= since
+        }
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
         """Start a DAG run with params, and return it.

@@ -38,6 +38,8 @@ from steptime.waiting import poll_until
 
 DEFAULT_PORT = 8080
 START_TIMEOUT_S = 300.0
+_CONFIG_FILES_REPORT = "steptime_config_files.py"
+"""The file in the folder of DAGs that makes none: its import error lists mistakes in configuration files."""
 _PORTS_TRIED = 50
 _STARTS_ALLOWED = 2
 _POLL_S = 0.5
@@ -271,22 +273,24 @@ def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str
     ill = [name for name in health.components if not health.is_healthy(name, since=service.started_at)]
     if ill:
         return f"waiting for the {', '.join(name.replace('_', '-') for name in ill)}"
-    return _missing_dags(client)
+    return _missing_dags(client, since=service.started_at)
 
 
-def _missing_dags(client: AirflowClient) -> str | None:
+def _missing_dags(client: AirflowClient, *, since: float) -> str | None:
     """Return that Airflow waits for the DAGs, and which files it could not read; None once it has a DAG.
 
-    Raises SystemFailure if Airflow could not read any file of the DAG folder.
+    Errors from before `since` (Unix time) do not count: the file may have been corrected. Raises
+    SystemFailure if Airflow could read no file that makes DAGs.
     """
     try:
         if client.dags():
             return None
-        errors = {Path(name).name: error for name, error in client.import_errors().items()}
+        errors = {Path(name).name: error for name, error in client.import_errors(since=since).items()}
     except SystemFailure:
         return "waiting for the DAGs"  # the first answers may be errors while the database is busy
     unread = "; ".join(f"{name}: {error}" for name, error in sorted(errors.items()))
-    if errors and errors.keys() >= {path.name for path in settings.dags_dir().glob("*.py")}:
+    files = {path.name for path in settings.dags_dir().glob("*.py")} - {_CONFIG_FILES_REPORT}
+    if errors and errors.keys() >= files:
         raise SystemFailure(f"Airflow cannot read the DAG files of {settings.dags_dir()}: {unread}")
     return f"waiting for the DAGs; files that cannot be read: {unread}" if unread else "waiting for the DAGs"
 

@@ -331,7 +331,7 @@ async def run_command(
         await _kill(process)
         if not isinstance(error, TimeoutError):
             raise
-        raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s: {list(argv)}") from None
+        raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s") from None
     return CommandResult(exit_code=exit_code, stdout=stdout, stderr=stderr)
 
 

@@ -142,7 +142,7 @@ async def _wait(
             why = (workload or {}).get("phaseMessage") or "it noted no end"
             raise SystemFailure(f"the command {argv[0]} could not run on {config.name}: {phase}, {why}")
         if started is not None and now - started > timeout_s:
-            raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s: {list(argv)}")
+            raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s")
         if started is None and now - began > _STARTS_WITHIN_S:
             raise SystemFailure(
                 f"the command {argv[0]} did not start on {config.name} within {_STARTS_WITHIN_S:g} s"

@@ -7,7 +7,6 @@ from steptime.clusters.base import CommandResult
 from steptime.clusters.slurm.job_records import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
-    TIME_FORMAT,
     JobRecord,
     group_by_name,
     read_sacct,
@@ -19,7 +18,7 @@ from steptime.frozen import Frozen
 _TIMEOUT_S = 60
 """Time limit of a command: Slurm's own commands give up after about 10 s if their daemon does not answer."""
 _NOT_FOUND = 127
-"""Exit code of `env` for a command that does not exist."""
+"""Exit code of a command that does not exist."""
 _HAS_ENDED = ("Invalid job id specified", "Job/step already completing or completed")
 """Messages of scancel about a job that ended after squeue was asked."""
 _HISTORY = "now-60days"
@@ -194,7 +193,7 @@ class SlurmCommands:
         An error message that ends with one of `harmless` is ignored. Raises UserError if the command is
         missing.
         """
-        done = await self._run(["env", TIME_FORMAT, *argv], timeout_s=_TIMEOUT_S)
+        done = await self._run(argv, timeout_s=_TIMEOUT_S)
         if done.exit_code == _NOT_FOUND:
             raise UserError(
                 f"the login node of cluster {self._cluster} has no {argv[0]}: add Slurm's commands to the "

@@ -1,7 +1,7 @@
 """Parse the output of squeue, sacct and job scripts into records, and derive job states from them.
 
 The commands print text, because sacct's JSON has wrong exit codes in some releases and takes 10 times as
-long. Times are Unix seconds, which squeue and sacct print if SLURM_TIME_FORMAT is `%s`.
+long. Times are Unix seconds, which squeue and sacct print as SLURM_TIME_FORMAT is `%s` (see `ssh.py`).
 """
 
 import posixpath
@@ -12,9 +12,6 @@ from pydantic import ValidationError
 from steptime.clusters.base import JobState, JobStatus, described_exit
 from steptime.frozen import Frozen
 from steptime.recipes.node_lists import expand_nodes
-
-TIME_FORMAT = "SLURM_TIME_FORMAT=%s"
-"""Variable for squeue and sacct: they print times in Unix seconds, the same in every time zone."""
 
 SQUEUE_FORMAT = ",".join(
     f"{field}:|"

@@ -49,12 +49,12 @@ _QUOTED_DIFFERENTLY = "\\\\!\n"
 # its own comes before the lines of _BEGIN, and is not the command's. The process id is there to end the
 # command, as sshd passes no signals on to a session of root's; if the connection is lost, `timeout` ends it.
 # Slurm's variables change what its commands do, as SQUEUE_PARTITION and SBATCH_ACCOUNT: only those that lead
-# to Slurm stay.
+# to Slurm stay. Its commands print times as Unix seconds.
 _WRAPPER = (
     'if [ ${#1} != 4 ]; then echo "it changes quoted text" >&2; exit 1; fi; shift; '
     f"echo {_BEGIN}; echo {_BEGIN}$$ >&2; unset $(env | cut -d= -f1 | "
     "grep -xE '(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SCANCEL|SINFO|SCONTROL)_[A-Za-z0-9_]+' | "
-    "grep -vxE 'SLURM_(CONF|CONF_SERVER|JWT|SACK_[A-Z]+)'); "
+    "grep -vxE 'SLURM_(CONF|CONF_SERVER|JWT|SACK_[A-Z]+)'); export SLURM_TIME_FORMAT=%s; "
     'exec timeout -s KILL "$@"'
 )
 _PROBE = r"""
@@ -132,7 +132,7 @@ class LoginNode:
             )
             self._commands += 1
             try:
-                return await self._finish(process, argv[0], list(argv), timeout_s, on_output)
+                return await self._finish(process, argv[0], timeout_s, on_output)
             finally:
                 self._commands -= 1
 
@@ -140,7 +140,6 @@ class LoginNode:
         self,
         process: "asyncssh.SSHClientProcess[bytes]",
         command: str,
-        argv: list[str],
         timeout_s: float,
         on_output: Callable[[str], None] | None,
     ) -> CommandResult:
@@ -164,13 +163,14 @@ class LoginNode:
                 await process.wait_closed()
             has_ended = True
         except TimeoutError:
-            raise SystemFailure(f"the command {command} was ended after {timeout_s:g} s: {argv}") from None
+            raise SystemFailure(f"the command {command} was ended after {timeout_s:g} s") from None
         except (asyncssh.Error, OSError) as error:
             raise self._lost(f"while {command} ran", error) from None
         finally:
             if not has_ended:
                 await asyncio.shield(self._end(process, pid))
                 reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)  # or asyncio logs that nobody did
         exit_code = self._exit_code(process, command)
         if not pid.result():
             words_said = one_line("; ".join(said_instead) or "nothing", at_most=300)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from steptime.clusters.base import CommandResult, JobSpec
-from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, TIME_FORMAT
+from steptime.clusters.slurm.job_records import SQUEUE_FORMAT
 from steptime.errors import SubmitLimit, SystemFailure, UserError, one_line
 
 _COMMAND_LIMIT_S = 60
@@ -126,7 +126,7 @@ def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
     nodes, start a single job.
     """
     values = [spec.name, SQUEUE_FORMAT, root, folder, spec.directory, str(_COMMAND_LIMIT_S)]
-    return ["env", TIME_FORMAT, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
+    return ["sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
 
 
 SUBMIT_TIMEOUT_S = _COMMANDS * _COMMAND_LIMIT_S + 60

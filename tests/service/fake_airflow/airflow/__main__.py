@@ -2,9 +2,9 @@
 
 PYTHONPATH puts it in front of the real one. Files in AIRFLOW_HOME set faults: `break-<component>` (that
 component ends at once), `ill-<component>` (it is never healthy), `broken-dag` (an import error instead of the
-DAG), `deaf-scheduler` (SIGTERM does not end it, and it forks a process at each SIGUSR1), `busy` (the first
-request that changes something gets an error). With `tell-ends`, each component that SIGTERM ends appends its
-name to the file `ends`.
+DAG, of an earlier start if the file has text), `deaf-scheduler` (SIGTERM does not end it, and it forks a
+process at each SIGUSR1), `busy` (the first request that changes something gets an error). With `tell-ends`,
+each component that SIGTERM ends appends its name to the file `ends`.
 """
 
 import configparser
@@ -29,10 +29,11 @@ class Api(BaseHTTPRequestHandler):
             health = {name: {"status": _status(name), f"latest_{name}_heartbeat": beat} for name in names}
             self._answer(200, {"metadatabase": {"status": "healthy"}, **health})
         elif self.path.startswith("/api/v2/importErrors"):
-            broken = (HOME / "broken-dag").exists()
-            errors = [
-                {"filename": "steptime_dags.py", "stack_trace": "Traceback\nSyntaxError: bad\n"}
-            ] * broken
+            broken = HOME / "broken-dag"
+            error = {"filename": "steptime_dags.py", "stack_trace": "Traceback\nSyntaxError: bad\n"}
+            read_at = 0 if broken.exists() and broken.read_text() else time.time()
+            error["timestamp"] = datetime.fromtimestamp(read_at, UTC).isoformat()
+            errors = [error] * broken.exists()
             self._answer(200, {"import_errors": errors, "total_entries": len(errors)})
         elif self.path.startswith("/api/v2/dags/~/dagRuns"):
             run = {"dag_id": "own", "dag_run_id": "r1", "state": "running"}
