@@ -12,7 +12,7 @@ from steptime.files import read_limited
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 _CONFIG_FILES = ("gpus.yaml", "flops.yaml", "notifications.yaml")
-_CONFIG_FOLDERS = ("workloads", "references", "sweeps", "clusters", "expectations")
+_CONFIG_FOLDERS = ("workloads", "references", "sweeps", "trials", "clusters", "expectations")
 
 
 def home() -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from steptime import dag_ids, settings
-from steptime.recipes.sweeps import copy_sweep
+from steptime.recipes.sweeps import copy_file
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import shipped
 
@@ -94,7 +94,7 @@ def test_a_scheduled_sweep_has_its_dag_once_the_team_has_written_it(
     config: Path, made: Callable[[str], set[str]]
 ) -> None:
     assert not {"steptime_sweep_weekly", "steptime_sweep_nodes"} & made("make_dags([])")
-    copy_sweep("example-weekly", "weekly")
+    copy_file("sweep", "example-weekly", "weekly")
     assert made("make_dags([])") == ON_ANY_CLUSTER | {"steptime_sweep_weekly"}
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     ),
     "run": Entry("run", "Start the planned runs through Airflow."),
     "sweep": Entry("sweeps", "Plan and start many runs as one: a file of config/sweeps."),
+    "trial": Entry("trials", "Find which of several settings is fastest: a file of config/trials."),
     "results": Entry(
         "results", "Show the results of all valid runs: step time, throughput, MFU, checkpoint times."
     ),

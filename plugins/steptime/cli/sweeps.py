@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, expand_cell
-from steptime.recipes.sweeps import copy_sweep, list_sweeps, load_sweep
+from steptime.recipes.sweeps import copy_file, list_sweeps, load_sweep
 from steptime.service.rest import AirflowClient, DagRun, Question, TaskInstance
 from steptime.staging.checking import checked_sweep, planned_sweep
 from steptime.waiting import poll_until
@@ -28,8 +28,8 @@ _APPROVE = "Approve"
 """The option of Airflow's request for approval that lets the DAG run go on."""
 _ASKS_WITHIN_S = 60.0
 """How long a sweep that was just started may take to ask: it is planned again first."""
-_SWEEP_TAG = "sweep"
-"""Tag of the DAGs that run sweeps."""
+Kind = Literal["sweep", "trial"]
+"""What is run; also the tag of the DAGs that run it, and the name of their param."""
 _ENDED_WITHIN_S = 300.0
 
 EXAMPLES = """
@@ -128,7 +128,7 @@ def new(
 
     An existing file is never overwritten.
     """
-    typer.echo(copy_sweep(example, name))
+    typer.echo(copy_file("sweep", example, name))
 
 
 @group.command(epilog=PLAN_EXAMPLES)
@@ -147,7 +147,7 @@ def plan(
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max") if table else None
     show(_rows(planned), output_format, called="cells", columns=columns, headings=headings, wide=wide)
-    typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
+    typer.echo(f"{total(planned)}. Nothing was submitted.", err=not table)
     typer.echo(expected_cost(_runs(planned)).sentence, err=not table)
     if not sweep.has_cluster:
         typer.echo(
@@ -163,15 +163,22 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
 
     It is planned here first: a sweep that cannot be run starts nothing.
     """
-    planned = checked_sweep(name)
-    check_budgets(_runs(planned), err=True)
+    start(checked_sweep(name), dag_ids.SWEEP, "sweep", url, user)
+
+
+def start(planned: SweepPlan, dag_id: str, kind: Kind, url: str | None, user: str | None) -> None:
+    """Start a planned sweep or trial through Airflow, and print the address of its DAG run.
+
+    Raises UserError if a cluster's budget is too small for it.
+    """
+    check_budgets(reserved_runs(planned), err=True)
     with airflow_client(url, user) as client:
-        started = client.trigger(dag_ids.SWEEP, {"sweep": name}, patience_s=DAG_PATIENCE_S)
+        started = client.trigger(dag_id, {kind: planned.sweep}, patience_s=DAG_PATIENCE_S)
         address = client.run_address(started.dag_id, started.dag_run_id)
-    typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
+    typer.echo(f"{total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
     if planned.needs_approval:
         typer.echo(
-            f"It waits until somebody approves it: 'steptime sweep approve {started.dag_run_id}', or "
+            f"It waits until somebody approves it: 'steptime {kind} approve {started.dag_run_id}', or "
             f"{address}/required_actions"
         )
 
@@ -189,8 +196,16 @@ def approve(
     Asks for confirmation. To reject it, answer in Airflow, or use 'steptime sweep cancel'. The exit code is 1
     if the sweep does not wait for approval.
     """
+    approve_dag_run(run_id, "sweep", yes=yes, url=url, user=user)
+
+
+def approve_dag_run(run_id: str, kind: Kind, *, yes: bool, url: str | None, user: str | None) -> None:
+    """Show what a waiting sweep or trial costs, ask for confirmation unless `yes`, and let it start.
+
+    Raises UserError if it does not wait for approval.
+    """
     with airflow_client(url, user) as client:
-        sweep = _sweep(client, run_id)
+        sweep = _dag_run(client, run_id, kind)
         question = poll_until(lambda: _approval(client, sweep), every_s=1, timeout_s=_ASKS_WITHIN_S)
         if question is None or question.response_received:
             why = "has not asked for it" if question is None else "was answered already"
@@ -231,8 +246,16 @@ def cancel(
     The exit code is 0 if the sweep has ended, now or earlier, 1 if there is no such sweep, and 2 if it still
     runs after five minutes.
     """
+    end_dag_run(run_id, "sweep", dry_run=dry_run, url=url, user=user)
+
+
+def end_dag_run(run_id: str, kind: Kind, *, dry_run: bool, url: str | None, user: str | None) -> None:
+    """End a sweep or trial, and wait until it has ended; with `dry_run`, only say so.
+
+    Raises UserError if there is none, and SystemFailure if it still runs after five minutes.
+    """
     with airflow_client(url, user) as client:
-        sweep = _sweep(client, run_id)
+        sweep = _dag_run(client, run_id, kind)
         if sweep.has_ended:
             typer.echo(f"{run_id} is not running: its state is {sweep.state}")
         elif dry_run:
@@ -259,8 +282,18 @@ def again(
     Clears the tasks of the cell (both save and load of a checkpoint) and the task `report`, and nothing
     else. The state of the DAG run is then decided anew.
     """
+    run_again(run_id, cell, "sweep", dry_run=dry_run, url=url, user=user)
+
+
+def run_again(
+    run_id: str, cell: str, kind: Kind, *, dry_run: bool, url: str | None, user: str | None
+) -> None:
+    """Clear the tasks of one cell of a sweep or trial and its report; with `dry_run`, only name them.
+
+    Raises UserError if there is no such cell, or if one of its tasks is under way.
+    """
     with airflow_client(url, user) as client:
-        sweep = _sweep(client, run_id)
+        sweep = _dag_run(client, run_id, kind)
         tasks = client.task_instances(sweep.dag_id, sweep.dag_run_id)
         chosen = _tasks_of_cell(tasks, cell)
         if busy := next((task for task in chosen if task.is_under_way), None):
@@ -291,15 +324,15 @@ def _group_name(task: TaskInstance) -> str:
     return re.sub(r"(\.(save|load))?\.[^.]+$", "", task.task_id)
 
 
-def _sweep(client: AirflowClient, run_id: str) -> DagRun:
-    """Return the DAG run of a sweep. Raises UserError if there is none."""
-    sweep = client.find_dag_run(run_id, tag=_SWEEP_TAG)
-    if sweep is None:
+def _dag_run(client: AirflowClient, run_id: str, kind: Kind) -> DagRun:
+    """Return the DAG run of a sweep or trial. Raises UserError if there is none."""
+    dag_run = client.find_dag_run(run_id, tag=kind)
+    if dag_run is None:
         raise UserError(
-            f"Airflow at {client.url} has no sweep with the run id '{one_line(run_id)}': 'steptime sweep "
+            f"Airflow at {client.url} has no {kind} with the run id '{one_line(run_id)}': 'steptime {kind} "
             "run' prints it, and its page in Airflow shows it."
         )
-    return sweep
+    return dag_run
 
 
 def _wait_for_end(client: AirflowClient, sweep: DagRun) -> None:
@@ -311,6 +344,11 @@ def _wait_for_end(client: AirflowClient, sweep: DagRun) -> None:
             f"{_ENDED_WITHIN_S:.0f} s after it was marked as failed, {sweep.dag_run_id} has not ended: "
             f"see {client.run_address(sweep.dag_id, sweep.dag_run_id)}"
         )
+
+
+def reserved_runs(planned: SweepPlan) -> list[Run]:
+    """Return the runs whose GPU-hours the plan reserves in its clusters' budgets."""
+    return [run for cell in planned.reserving_cells for run in expand_cell(cell)]
 
 
 def _runs(planned: SweepPlan) -> list[Run]:
@@ -332,9 +370,10 @@ def _rows(planned: SweepPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _total(planned: SweepPlan) -> str:
+def total(planned: SweepPlan) -> str:
+    """Return what the plan costs at most as a sentence, without its full stop."""
     jobs = sum(cell.jobs for cell in planned.cells)
-    summary = f"sweep {planned.sweep}: {format_at_most(jobs, planned.gpu_hours_max)}"
+    summary = f"{planned.title}: {format_at_most(jobs, planned.gpu_hours_max)}"
     if planned.needs_approval and planned.approval_above_gpu_hours is not None:
         summary += f", for which somebody is asked (above {format_hours(planned.approval_above_gpu_hours)})"
     return summary

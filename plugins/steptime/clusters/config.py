@@ -239,6 +239,14 @@ class ClusterConfig(ClusterFile, Frozen):
         """Return the nodes that the run or this file asks for by name; empty if the cluster chooses."""
         return ()
 
+    def can_repeat_nodes(self, run: Run) -> bool:
+        """Return whether several jobs of the run can be made to run on the same nodes, one after another."""
+        return bool(self.requested_nodes(run))
+
+    def on_nodes(self, run: Run, nodes: Sequence[str]) -> Run:
+        """Return the run with `nodes` requested by name; unchanged if this kind of cluster takes no names."""
+        return run
+
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
         """Return a command for the login node that fails if the cluster could never find nodes for the run.
 

@@ -74,7 +74,8 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
     found: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []
     for run in runs:
-        series = Series.from_run(run)
+        # A run of a trial, which is not judged, costs what those of the same configuration cost.
+        series = Series.from_run(run.model_copy(update={"for_judging": True}))
         alike = (series, run.max_steps - run.first_step, run.time_limit_s)  # repeats are
         if alike not in found:
             past: Sequence[RunTimes] = ()

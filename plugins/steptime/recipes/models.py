@@ -566,6 +566,38 @@ class ProfileWindow(Frozen, spec.ProfileWindow):
     nsight: Nsight = Nsight()
 
 
+class TrialRules(Frozen):
+    """What a trial compares, and when it ends; recorded with each of its runs."""
+
+    trial: str
+    """Name of the trial."""
+    variants: tuple[str, ...]
+    """Names of the variants that are compared, in the order of the file: the others are compared with the
+    first."""
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """By the names of combinations that cannot run, why not."""
+    least_difference_percent: PositiveFloat
+    """Smallest difference of step times that matters, in percent."""
+    stop_when: Literal["all within", "best known"]
+    """It ends when all variants left are within the least difference, or already when the best is known."""
+    rounds_max: PositiveInt
+    gpu_hours_max: PositiveFloat
+    seed: int
+    """Seed of the order of the variants in each round."""
+    same_nodes: bool
+    """Whether the variants of a round run one after the other on the same nodes."""
+
+
+class TrialPosition(Frozen):
+    """Where a run stands in a trial."""
+
+    rules: TrialRules
+    variant: str
+    round: PositiveInt
+    index: int
+    """Number of the trial's runs that are planned before this one."""
+
+
 class Run(Frozen, spec.PlannedRun):
     """A planned training job: everything that trainer and job script need, independent of the cluster."""
 
@@ -589,7 +621,9 @@ class Run(Frozen, spec.PlannedRun):
     keep_checkpoint: bool = False
     """Whether a pair's checkpoint stays on the cluster after this run has loaded it and is valid."""
     for_judging: bool = True
-    """Whether the run is judged with its series; False for imported runs that are only to be shown."""
+    """Whether the run is judged with its series; False in trials, and for imports that are only shown."""
+    trial: TrialPosition | None = None
+    """Where it stands in a trial; None outside of trials."""
 
     @property
     def account(self) -> str | None:

@@ -4,6 +4,7 @@ A cell is one performance run at one number of GPUs, with its checkpoint pair if
 thing that can be started, that fails and that is repeated on its own.
 """
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from pydantic import Field, PositiveInt
 
 from steptime.errors import BrokenFiles, UserError, one_line
 from steptime.frozen import Frozen
-from steptime.recipes.models import OptionValue, Run
+from steptime.recipes.models import OptionValue, Run, TrialRules
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import CheckpointPair, Plan, plan, require_runnable
 from steptime.recipes.request import PlanRequest, parse_request
@@ -22,6 +23,8 @@ from steptime.recipes.workloads import load_workload
 
 MOST_CELLS = 1024
 """Most cells of a sweep: Airflow's default limit for mapped tasks."""
+_ROUNDING = 1e-6
+"""Tolerance for rounding errors of sums, in GPU-hours."""
 _CONFIRMATION = "·confirmation "
 """In labels of `confirmation_cells`, stands between the repeated cell's label and the repeat's number."""
 
@@ -51,14 +54,33 @@ class Cell(Frozen):
 
 
 class SweepPlan(Frozen):
-    """The planned cells of a sweep, with their limits."""
+    """The planned cells of a sweep or of a trial, with their limits."""
 
     sweep: str
+    """Name of the sweep or of the trial."""
     cells: tuple[Cell, ...]
     gpu_hours_max: float
+    """Most GPU-hours of the cells; a trial ends before it would take more."""
     approval_above_gpu_hours: float | None
     confirm_up_to_gpu_hours: float = 0
     """Most GPU-hours of the sweep, the runs that confirm suspicions included; 0 to confirm none."""
+    trial: TrialRules | None = None
+    """What the trial compares; None for a sweep."""
+
+    @property
+    def title(self) -> str:
+        """What it is, with its name: `sweep weekly` or `trial nccl-ring`."""
+        return f"{'sweep' if self.trial is None else 'trial'} {self.sweep}"
+
+    @property
+    def reserving_cells(self) -> tuple[Cell, ...]:
+        """The cells whose GPU-hours are reserved before the start: for a sweep all.
+
+        For a trial, whose later rounds depend on the earlier ones, those that `gpu_hours_max` is enough for.
+        """
+        sums = itertools.accumulate(cell.gpu_hours_max for cell in self.cells)
+        pairs = zip(self.cells, sums, strict=True)
+        return tuple(cell for cell, hours in pairs if hours <= self.gpu_hours_max + _ROUNDING)
 
     @property
     def needs_approval(self) -> bool:
@@ -122,7 +144,7 @@ def confirmation_cells(
     request = cell.request.model_copy(update={"checkpoint": checkpoint})
     if cluster_options is not None:
         request = request.model_copy(update={"cluster_options": dict(cluster_options)})
-    (alone,) = _cells(plan(request), cell.entry, cell.sweep)
+    (alone,) = plan_cells(plan(request), cell.entry, cell.sweep)
     return [
         alone.model_copy(update={"label": f"{cell.label}{_CONFIRMATION}{index}", "repeat": after + index})
         for index in range(1, number + 1)
@@ -197,7 +219,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
             if exclusions.match(values):
                 continue
             try:
-                every = _cells(plan(parse_request(values)), entry, sweep.name)
+                every = plan_cells(plan(parse_request(values)), entry, sweep.name)
                 cells = [cell for cell in every if not exclusions.match(_values(cell.request))]
                 for cell in cells:
                     check(cell_plan(cell))
@@ -229,7 +251,7 @@ def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
         asked_by[key] = f"runs.{cell.entry}"
 
 
-def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
+def plan_cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
     """Yield each performance run of a plan as a cell; the first repeat's cell also has a checkpoint pair."""
     pairs = {pair.save.recipe.gpus: pair for pair in planned.checkpoint_pairs}
     workload = load_workload(planned.request.workload)
@@ -271,7 +293,7 @@ def _with_labels(cells: Sequence[Cell]) -> Iterator[Cell]:
         differing = {
             name: value for name, value in mine.items() if any(other.get(name) != value for other in others)
         }
-        parts = [cell.label, *(f"{name} {_text(value)}" for name, value in differing.items())]
+        parts = [cell.label, *(f"{name} {value_in_words(value)}" for name, value in differing.items())]
         if cell.repeat > 1:
             parts.append(f"repeat {cell.repeat}")
         yield cell.model_copy(update={"label": "·".join(parts)})
@@ -286,17 +308,20 @@ def _costs(sweep: Sweep, cells: Sequence[Cell]) -> str:
         (entry, sum(cell.gpu_hours_max for cell in cells if cell.entry == entry))
         for entry in range(len(sweep.runs))
     ]
-    of = [_text(entry["workload"]) for entry in sweep.runs]
+    of = [value_in_words(entry["workload"]) for entry in sweep.runs]
     return ", ".join(f"runs.{entry} ({of[entry]}) {format_hours(hours)}" for entry, hours in by_entry)
 
 
 def _words(values: Mapping[str, Any]) -> str:
     return ", ".join(
-        f"{name} {_text(value)}" for name, value in values.items() if name not in ("cluster", "repeats")
+        f"{name} {value_in_words(value)}"
+        for name, value in values.items()
+        if name not in ("cluster", "repeats")
     )
 
 
-def _text(value: Any) -> str:
+def value_in_words(value: Any) -> str:
+    """Return a value of an option as one line of text."""
     if isinstance(value, list):
-        return " and ".join(map(_text, value))
+        return " and ".join(map(value_in_words, value))
     return one_line(json.dumps(value) if isinstance(value, dict | bool) else value)

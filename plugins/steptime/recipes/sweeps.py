@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -39,8 +39,8 @@ from steptime.recipes.request import option_fields, parse_value
 from steptime.refusals import describe_validation_error, matching
 from steptime.settings import config_dir, config_file, config_names, default_cluster
 
-_NAME = "[a-z0-9]+([-_][a-z0-9]+)*"
-_NAME_IN_WORDS = "small letters and digits, with - or _ between, as in night-8b"
+NAME = "[a-z0-9]+([-_][a-z0-9]+)*"
+NAME_IN_WORDS = "small letters and digits, with - or _ between, as in night-8b"
 MOST_COMBINATIONS = 10_000
 """Most combinations of one entry before exclusions: more are a mistake, and would use up the memory."""
 
@@ -48,7 +48,8 @@ _NOT_EXCLUDED = ("repeats", "environment", "arguments")
 """Fields that an exclusion cannot name."""
 
 
-def _fields() -> tuple[str, ...]:
+def entry_fields() -> tuple[str, ...]:
+    """Return the names of all fields that an entry may have."""
     return "workload", *option_fields()
 
 
@@ -57,13 +58,13 @@ def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
     problems: list[Mistake] = []
     if "workload" not in entry:
         problems.append(Mistake("names no workload, as in workload: llama3.1"))
-    checked = _checked_each(entry, _plain, problems, _fields())
+    checked = check_fields(entry, _plain, problems, entry_fields())
     if problems:
         raise FieldErrors(problems)
     return checked
 
 
-def _checked_each(
+def check_fields(
     values: Mapping[str, JsonValue],
     check: Callable[[str, JsonValue], Any],
     problems: list[Mistake],
@@ -86,27 +87,27 @@ def _checked_each(
 def _plain(name: str, value: JsonValue) -> JsonValue:
     if name == "gpus" and isinstance(value, list):
         # A list of counts, and no matrix: then "the largest of the GPU counts" is what it means.
-        counts = _alternatives(name, value)
+        counts = check_alternatives(name, value)
         if None in counts:
             raise FieldError("has to be a GPU count, as in 8, not null", name, counts.index(None))
         return ",".join(counts)
     if name == "repeats" and isinstance(value, list):
         raise FieldError("repeats is one number, not a list", name)
-    return _alternatives(name, value) if isinstance(value, list) else _value(name, value)
+    return check_alternatives(name, value) if isinstance(value, list) else check_value(name, value)
 
 
-def _alternatives(name: str, values: list[JsonValue]) -> list[Any]:
+def check_alternatives(name: str, values: list[JsonValue]) -> list[Any]:
     """Check each value of a list; an empty list and repeated values are refused."""
     if not values:
         raise FieldError("an empty list asks for nothing: leave it out, or name a value", name)
-    checked = [_value(name, value, name, index) for index, value in enumerate(values)]
+    checked = [check_value(name, value, name, index) for index, value in enumerate(values)]
     for index, value in enumerate(checked):
         if value in checked[:index]:
             raise FieldError(f"'{one_line(value)}' is in the list twice: name it once", name, index)
     return checked
 
 
-def _value(name: str, value: JsonValue, *location: int | str) -> Any:
+def check_value(name: str, value: JsonValue, *location: int | str) -> Any:
     """Check one value of an option, without coercing types."""
     if name == "gpus" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -128,10 +129,10 @@ def _exclusion(exclusion: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
     def each(name: str, value: JsonValue) -> None:
         for single in value if isinstance(value, list) else [value]:
-            _value(name, single)
+            check_value(name, single)
 
     problems: list[Mistake] = []
-    _checked_each(exclusion, each, problems, [name for name in _fields() if name not in _NOT_EXCLUDED])
+    check_fields(exclusion, each, problems, [name for name in entry_fields() if name not in _NOT_EXCLUDED])
     if problems:
         raise FieldErrors(problems)
     return exclusion
@@ -189,7 +190,7 @@ class Sweep(Frozen):
 
     name: Annotated[
         str,
-        matching(_NAME, _NAME_IN_WORDS),
+        matching(NAME, NAME_IN_WORDS),
     ]
     """Equal to the file's name."""
     description: str = ""
@@ -214,7 +215,7 @@ class Sweep(Frozen):
     @field_validator("cluster")
     @classmethod
     def _cluster_is_text(cls, cluster: str) -> str:
-        _value("cluster", cluster)
+        check_value("cluster", cluster)
         return cluster
 
     @field_validator("runs")
@@ -257,7 +258,7 @@ class Sweep(Frozen):
         for combination in itertools.product(*lists.values()):
             chosen = fixed | dict(zip(lists, combination, strict=True))
             for on_nodes in [chosen] if self.nodes is None else self.nodes.requests(chosen):
-                yield {name: on_nodes[name] for name in _fields() if name in on_nodes}
+                yield {name: on_nodes[name] for name in entry_fields() if name in on_nodes}
 
 
 def cluster_with(gpu_type: str | None) -> str | None:
@@ -299,24 +300,24 @@ def startable_sweeps() -> tuple[str, ...]:
 
 def load_sweep(name: str) -> Sweep:
     """Load the sweep of that name. Raises UserError if it is missing or broken."""
-    return load_yaml_model(_path(name), Sweep, named_in="name")
+    return load_yaml_model(find_file("sweep", name), Sweep, named_in="name")
 
 
-def copy_sweep(example: str, name: str) -> Path:
-    """Copy the file of a sweep into the team's folder, under another name; return the new path.
+def copy_file(kind: Literal["sweep", "trial"], example: str, name: str) -> Path:
+    """Copy the file of a sweep or trial into the team's folder, under another name; return the new path.
 
-    Raises UserError if there is no such sweep, if `name` is not a valid name or that of another sweep, and if
+    Raises UserError if there is no such file, if `name` is not a valid name or that of another one, and if
     the file cannot be written.
     """
-    path = config_dir() / "sweeps" / f"{name}.yaml"
-    text = _path(example).read_text()
+    path = config_dir() / f"{kind}s" / f"{name}.yaml"
+    text = find_file(kind, example).read_text()
     text, named = re.subn(r"^name: .*$", f"name: {name}", text, count=1, flags=re.MULTILINE)
-    if not re.fullmatch(_NAME, name):
-        raise UserError(f"'{one_line(name)}' is not a valid name of a sweep: use {_NAME_IN_WORDS}.")
-    if name in list_sweeps():
-        raise UserError(f"there is a sweep '{name}' already, {_path(name)}: choose another name.")
+    if not re.fullmatch(NAME, name):
+        raise UserError(f"'{one_line(name)}' is not a valid name of a {kind}: use {NAME_IN_WORDS}.")
+    if name in config_names(f"{kind}s"):
+        raise UserError(f"there is a {kind} '{name}' already, {find_file(kind, name)}: choose another name.")
     if not named:
-        raise UserError(f"{_path(example)} has no line 'name: {example}': copy it by hand.")
+        raise UserError(f"{find_file(kind, example)} has no line 'name: {example}': copy it by hand.")
     try:
         write_whole(path, text)
     except OSError as error:
@@ -324,13 +325,13 @@ def copy_sweep(example: str, name: str) -> Path:
     return path
 
 
-def _path(name: str) -> Path:
-    """Return the path of a sweep's file. Raises UserError if there is none."""
-    known = list_sweeps()
+def find_file(kind: Literal["sweep", "trial"], name: str) -> Path:
+    """Return the path of the file of a sweep or trial. Raises UserError if there is none."""
+    known = config_names(f"{kind}s")
     if name in known:
-        return config_file(f"sweeps/{name}.yaml")
+        return config_file(f"{kind}s/{name}.yaml")
     if f"example-{name}" in known:
         raise UserError(
-            f"there is no sweep '{name}' yet: 'steptime sweep new {name} --from example-{name}' makes it."
+            f"there is no {kind} '{name}' yet: 'steptime {kind} new {name} --from example-{name}' makes it."
         )
-    raise unknown_value("sweep", name, known)
+    raise unknown_value(kind, name, known)

@@ -1,8 +1,8 @@
-"""Check plans and sweeps before staging: what passes can be started, as far as this can be known."""
+"""Check plans, sweeps and trials before staging: what passes can be started, as far as this can be known."""
 
 from collections.abc import Iterable
 
-from steptime.clusters.config import check_owner, check_permitted, check_runs
+from steptime.clusters.config import check_owner, check_permitted, check_runs, load_cluster
 from steptime.errors import UserError
 from steptime.recipes.bridge_launch import bridge_commit
 from steptime.recipes.config_files import load_each, raise_together
@@ -11,6 +11,7 @@ from steptime.recipes.planning import Plan, require_runnable
 from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.recipes.trials import list_trials, load_trial, plan_trial
 from steptime.recipes.workloads import load_workloads
 
 _OTHER_PROGRAMS = ("pytorch", "titan", "jax", "maxtext", "tensorflow", "deepspeed")
@@ -88,13 +89,25 @@ def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
 
     `owner` is the owner of the DAG that runs the sweep, whose permissions are checked; None outside of a DAG.
     """
+    return plan_sweep(load_sweep(name), lambda planned: _check_all(planned, owner))
 
-    def check(planned: Plan) -> None:
-        check_plan(planned)
-        if owner is not None:
-            check_owner(planned.all_runs, owner)
 
-    return plan_sweep(load_sweep(name), check)
+def checked_trial(name: str, *, owner: str | None = None) -> SweepPlan:
+    """Plan and check a trial of `config/trials`. Raises UserError if it cannot be run.
+
+    `owner` is the owner of the DAG that runs the trial, whose permissions are checked; None outside of a DAG.
+    """
+    return plan_trial(
+        load_trial(name),
+        lambda planned: _check_all(planned, owner),
+        lambda run: load_cluster(run.cluster).can_repeat_nodes(run),
+    )
+
+
+def _check_all(planned: Plan, owner: str | None) -> None:
+    check_plan(planned)
+    if owner is not None:
+        check_owner(planned.all_runs, owner)
 
 
 def planned_sweep(name: str) -> SweepPlan:
@@ -107,7 +120,8 @@ def planned_sweep(name: str) -> SweepPlan:
 
 
 def check_config_files() -> None:
-    """Check all workloads and sweeps of `config/`. Raises UserError with all mistakes."""
+    """Check all workloads, sweeps and trials of `config/`. Raises UserError with all mistakes."""
     _, broken_workloads = load_workloads()
     _, broken_sweeps = load_each(list_sweeps(), planned_sweep)
-    raise_together(broken_workloads, broken_sweeps)
+    _, broken_trials = load_each(list_trials(), checked_trial)
+    raise_together(broken_workloads, broken_sweeps, broken_trials)

@@ -262,7 +262,7 @@ COLUMNS = (
     _planned(
         "for_judging",
         "boolean",
-        "Whether it counts when runs are judged; false for imported runs that are only shown.",
+        "Whether it counts when runs are judged; false in trials, and for imports that are only shown.",
         lambda run: run.for_judging,
         series="mode",
     ),
@@ -495,6 +495,19 @@ COLUMNS = (
         "Sweep that ran it.",
         choice=True,
         in_events=True,
+    ),
+    Column(
+        "trial",
+        "text",
+        "Trial that ran it; `repeat` is the round. Such runs are not judged.",
+        lambda run: None if run.trial is None else run.trial.rules.trial,
+        choice=True,
+    ),
+    Column(
+        "variant",
+        "text",
+        "Variant of the trial that it is.",
+        lambda run: None if run.trial is None else run.trial.variant,
     ),
     Column("log_path", "text", "The training log on its cluster.", required=True),
     Column(

@@ -32,6 +32,10 @@ class LocalConfig(ClusterConfig):
         """Return whether the container program works without srun, which the local cluster does not use."""
         return runtime.launch is not None and not runtime.of_srun
 
+    def can_repeat_nodes(self, run: Run) -> bool:  # noqa: ARG002
+        """Return whether jobs can run on the same nodes one after another: there is one machine."""
+        return True
+
     def check(self, run: Run) -> None:
         """Raise UserError for a run that is not permitted, needs Nsight Systems, or needs too many slots."""
         super().check(run)

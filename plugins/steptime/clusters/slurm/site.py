@@ -137,6 +137,17 @@ class Site(ClusterConfig):
         """Return the nodes of the option `nodelist`: the run's, else the one in `extra_options`."""
         return expand_nodes(SlurmOptions.of(run.cluster_options).nodelist or self._extra("nodelist"))
 
+    def can_repeat_nodes(self, run: Run) -> bool:  # noqa: ARG002
+        """Return whether jobs can run on the same nodes one after another: Slurm takes nodes by name."""
+        return True
+
+    def on_nodes(self, run: Run, nodes: Sequence[str]) -> Run:
+        """Return the run with these nodes requested, unless it or this file requests others by name."""
+        options = SlurmOptions.of(run.cluster_options)
+        if self.requested_nodes(run):
+            return run
+        return run.model_copy(update={"cluster_options": {**options.given, "nodelist": fold_nodes(nodes)}})
+
     def _extra(self, name: str) -> str:
         """Return the value of an option in `extra_options`; empty if it is missing."""
         values = dict(option.split("=", 1) for option in self.extra_options if "=" in option)

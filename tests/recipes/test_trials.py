@@ -1,0 +1,216 @@
+"""Trials: their files, the variants and rounds that follow, and every refusal with its remedy."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from called import steptime
+
+from steptime.errors import UserError
+from steptime.judging.series import Series
+from steptime.recipes.planning import parse_request, plan
+from steptime.recipes.sweep_planning import SweepPlan, expand_cell
+from steptime.recipes.trials import list_trials, load_trial, plan_trial, round_order
+from steptime.settings import shipped
+from steptime.staging.checking import check_config_files, checked_trial
+
+TINY = {"workload": "llama3.1", "size": "tiny", "gpus": 1}
+BATCHES = {"micro_batch_size": [1, 2, 3, 4]}
+
+
+@pytest.fixture
+def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Return a function that writes the trial `quick`, the only one configured, with these fields."""
+    (config_folder / "trials").mkdir()
+    for entry in shipped("config").iterdir():
+        if entry.name != "trials":
+            (config_folder / entry.name).symlink_to(entry)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
+
+    def write(**fields: Any) -> Path:
+        content = {"name": "quick", "gpu_hours_max": 100, "run": TINY, "vary": BATCHES, **fields}
+        path = config_folder / "trials" / "quick.yaml"
+        given = {name: value for name, value in content.items() if value is not None}
+        path.write_text(yaml.safe_dump(given, sort_keys=False))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def planned(write: Callable[..., Path]) -> Callable[..., SweepPlan]:
+    """Return a function that writes a trial with these fields and plans it."""
+
+    def planned(**fields: Any) -> SweepPlan:
+        write(**fields)
+        return plan_trial(load_trial("quick"))
+
+    return planned
+
+
+@pytest.mark.parametrize("name", list_trials())
+def test_every_shipped_trial_can_be_run(name: str) -> None:
+    assert checked_trial(name).cells
+
+
+def test_combinations_that_cannot_run_are_left_out_with_the_reason(
+    planned: Callable[..., SweepPlan],
+) -> None:
+    rules = planned().trial
+    assert rules is not None
+    assert rules.variants == ("micro_batch_size=1", "micro_batch_size=2", "micro_batch_size=4")
+    assert list(rules.left_out) == ["micro_batch_size=3"]
+    assert (
+        "global batch size 8 is not a multiple of micro batch size 3" in rules.left_out["micro_batch_size=3"]
+    )
+
+
+def test_a_model_that_cannot_fit_is_left_out_by_its_estimated_memory(
+    planned: Callable[..., SweepPlan], config_folder: Path
+) -> None:
+    (config_folder / "clusters").unlink()
+    (config_folder / "clusters").mkdir()
+    local = (shipped("config") / "clusters" / "local.yaml").read_text()
+    h100 = local.replace("name: local", "name: h100").replace("gpu_type: cpu", "gpu_type: h100")
+    (config_folder / "clusters" / "h100.yaml").write_text(h100)
+    made = planned(
+        cluster="h100",
+        run={"workload": "llama3.1", "size": "70b", "dtype": "fp8", "gpus": 64},
+        vary={"tensor_parallel": [2, 4], "pipeline_parallel": [1, 4]},
+        gpu_hours_max=10_000,
+    )
+    assert made.trial is not None
+    assert "an estimate" in made.trial.left_out["tensor_parallel=2,pipeline_parallel=1"]
+
+
+def test_each_variant_runs_once_in_each_round_in_an_order_that_the_seed_gives(
+    planned: Callable[..., SweepPlan],
+) -> None:
+    variants = {name: {"environment": {"X": name}} for name in ("a", "b", "c", "d")}
+    made = planned(vary=None, variants=variants, rounds_max=5, seed=7)
+    runs = [run for cell in made.cells for run in expand_cell(cell)]
+    positions = [run.trial for run in runs if run.trial is not None]
+    assert [position.index for position in positions] == list(range(20))
+    assert Counter((position.round, position.variant) for position in positions) == {
+        (number, variant): 1 for number in range(1, 6) for variant in variants
+    }
+    orders = [tuple(round_order(positions[0].rules, number)) for number in range(1, 6)]
+    assert len(set(orders)) > 1
+    assert [position.variant for position in positions] == [name for order in orders for name in order]
+    assert runs[0].environment == {"X": orders[0][0]}
+    assert made.cells[0].label == f"round 1 · {orders[0][0]}" == runs[0].name
+    assert planned(vary=None, variants=variants, rounds_max=5, seed=7) == made
+    assert planned(vary=None, variants=variants, rounds_max=5, seed=8).cells != made.cells
+
+
+def test_runs_of_a_trial_have_a_series_apart_from_that_of_the_weekly_cell(
+    planned: Callable[..., SweepPlan],
+) -> None:
+    made = planned(vary=None, variants={"default": {}, "other": {"environment": {"X": "1"}}})
+    (weekly,) = plan(parse_request(TINY | {"gpus": "1"})).runs
+    cell = Series.from_run(weekly)
+    of_trial = {Series.from_run(run) for one in made.cells for run in expand_cell(one)}
+    assert cell.is_judged
+    assert cell not in of_trial
+    assert not any(series.is_judged for series in of_trial)
+
+
+def test_a_variant_adds_its_variables_to_those_of_the_run(planned: Callable[..., SweepPlan]) -> None:
+    made = planned(
+        run=TINY | {"environment": {"A": "1", "B": "1"}},
+        vary=None,
+        variants={"default": {}, "other": {"environment": {"B": "2"}}},
+    )
+    assert made.trial is not None
+    by_variant = {
+        run.trial.variant: run.environment for cell in made.cells for run in expand_cell(cell) if run.trial
+    }
+    assert by_variant == {"default": {"A": "1", "B": "1"}, "other": {"A": "1", "B": "2"}}
+
+
+def test_equal_variants_may_be_compared(planned: Callable[..., SweepPlan]) -> None:
+    made = planned(vary=None, variants={"a": {}, "b": {}})
+    assert made.trial is not None
+    assert made.trial.variants == ("a", "b")
+
+
+def test_only_rounds_within_the_budget_are_reserved(planned: Callable[..., SweepPlan]) -> None:
+    """A run takes at most a sixth of a GPU-hour, and a round of three variants half of one."""
+    made = planned(gpu_hours_max=2.2, rounds_max=16)
+    assert made.gpu_hours_max == 2.2
+    assert len(made.cells) == 48
+    assert len(made.reserving_cells) == 13
+    assert planned(gpu_hours_max=100, rounds_max=2).gpu_hours_max == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"vary": None}, "either variants, by name, or vary"),
+        ({"variants": {"a": {}, "b": {}}}, "either variants, by name, or vary"),
+        ({"vary": None, "variants": {"a": {}}}, "1 variants: a trial compares 2 to 16"),
+        ({"vary": {"micro_batch_size": [1]}}, "one combination only"),
+        ({"vary": {"micro_batch_size": [1, 1]}}, "twice"),
+        ({"vary": {"micro_batch_size": []}}, "empty list"),
+        ({"vary": {"micro_batch_sise": [1, 2]}}, "did you mean 'micro_batch_size'"),
+        ({"vary": {"gpus": [1, 2]}}, "unknown field 'gpus'"),
+        ({"vary": {"micro_batch_size": ["1", 2]}}, "a whole number"),
+        ({"vary": {"micro_batch_size": [3, 5]}}, "micro_batch_size=5: .*not a multiple"),
+        (
+            {"vary": {"environment": [{"X": str(number)} for number in range(17)]}},
+            "17 variants, more than 16",
+        ),
+        ({"vary": None, "variants": {"a": {}, "b": {"checkpoint": True}}}, "unknown field 'checkpoint'"),
+        (
+            {"vary": None, "variants": {"a": {}, "b": {"micro_batch_size": 3}}},
+            "'quick', b: .*multiple of micro",
+        ),
+        ({"vary": None, "variants": {"a": {}, "b ; rm": {}}}, "letters, digits"),
+        ({"run": TINY | {"gpus": "1,2"}}, "gpus 1,2 means 2 runs"),
+        ({"run": TINY | {"repeats": 2}}, "the rounds of a trial are its repeats"),
+        ({"run": TINY | {"checkpoint": True}}, "leave out checkpoints"),
+        ({"run": TINY | {"dtype": ["bf16", "fp8"]}}, "one value here"),
+        ({"run": {"size": "tiny"}}, "names no workload"),
+        ({"gpu_hours_max": 0.9}, "raise gpu_hours_max of 0.9"),
+        ({"rounds_max": 1}, "at least 2"),
+        ({"least_difference_percent": 0}, "at least 0.1"),
+        ({"name": "other"}, "differs from the file's name"),
+    ],
+)
+def test_mistakes_are_refused_in_a_sentence(
+    write: Callable[..., Path], fields: dict[str, Any], says: str
+) -> None:
+    write(**fields)
+    with pytest.raises(UserError, match=f"(?s){says}"):
+        checked_trial("quick")
+    with pytest.raises(UserError, match=f"(?s){says}"):
+        check_config_files()
+
+
+def test_the_command_shows_variants_order_and_cost(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(rounds_max=4)
+    assert steptime("trial", "plan", "quick") == 0
+    shown = capsys.readouterr().out
+    assert "left out: micro_batch_size=3: " in shown
+    assert "trial quick: 12 jobs, at most 2.00 GPU-hours" in shown
+    assert steptime("trial", "plan", "quick", "--format", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["variant"] for row in told["variants"]] == [f"micro_batch_size={size}" for size in (1, 2, 4)]
+    assert [one["round"] for one in told["rounds"]] == [1, 2, 3, 4]
+    assert told["left_out"][0]["variant"] == "micro_batch_size=3"
+
+
+def test_a_mistake_never_gives_a_stack_trace(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(vary={"micro_batch_size": [3, 5]})
+    assert steptime("trial", "plan", "quick") == 1
+    assert "Traceback" not in capsys.readouterr().err
+    assert steptime("trial", "plan", "quik") == 1
+    assert "unknown trial 'quik'" in capsys.readouterr().err
