@@ -166,7 +166,7 @@ def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -
     (cause,) = causes(cells(*moved), without)
 
     assert cause.sentence == (
-        "image a → b: 4 of the 4 faster cells on h100 began with it, since 2001-09-09, "
+        "image a → b: 4 of 4 cells with that change on h100 became faster with it, since 2001-09-09, "
         "by 10.0 % at the median"
     )
 
@@ -194,7 +194,7 @@ def test_what_most_cells_share_is_named_with_the_count_though_one_moved_for_anot
     assert (cause.name, cause.direction, cause.since) == (IMAGE, "slower", 1e9)
     assert cause.cells == frozenset(list(moved)[2:15]), "of each cell that may have begun with it"
     assert cause.sentence == (
-        f"{IMAGE}: 13 of the 15 slower cells on h100 began with it, since 2001-09-09, "
+        f"{IMAGE}: 13 of 13 cells with that change on h100 became slower with it, since 2001-09-09, "
         f"by 8.0 % at the median; also changed: {NCCL} (12 of 13)"
     )
 
@@ -205,6 +205,20 @@ def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too() ->
 
     assert names(causes(moved, without)) == [(IMAGE, 3)]
     assert causes(moved, lambda _job, _change: True) == ()
+
+
+def test_a_change_that_most_cells_took_unharmed_is_no_cause_and_the_unharmed_are_counted() -> None:
+    moved = [upgraded(number) for number in range(8)]
+    usual = [judged(1.0, job=f"usual-{number}") for number in range(12)]
+
+    def has_it(unharmed: int) -> Callable[[str, str], bool]:
+        names = {f"usual-{number}" for number in range(unharmed)}
+        return lambda job, change: change == IMAGE and job in names
+
+    for number, counted in ((0, "8 of 8"), (2, "8 of 10")):
+        (cause,) = causes(cells(*moved, *usual), has_it(number))
+        assert cause.sentence.startswith(f"{IMAGE}: {counted} cells with that change on h100 became slower")
+    assert IMAGE not in {cause.name for cause in causes(cells(*moved, *usual), has_it(12))}
 
 
 def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_amount() -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.errors import UserError
+from steptime.judging.comparison import compare_since
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import Incident, accept, comment, incident, incidents, mark_notified
 from steptime.store.run_models import Result
@@ -99,9 +100,63 @@ def test_cells_of_one_size_and_data_type_are_one_incident(store: Store, week: We
     usual_runs(week, [1, 2])
     assert update_incidents(store, now=START + 7 * DAY_S) == [], "nothing happened yet"
     [found] = week({1: 1.06, 2: 1.06})
-    assert (found.kind, found.subject) == ("family", "tiny fp32 (llama3.1-25.04)")
+    assert (found.kind, found.subject) == ("family", "all 2 cells of tiny fp32")
     assert found.evidence == "no recorded change in common"
-    assert found.title.startswith("local: 2 cells 5.9 % slower since 2001-09-16, all of tiny fp32")
+    assert found.title.startswith("local: 2 cells 5.9 % slower since 2001-09-16, all 2 cells of tiny fp32")
+
+
+def test_the_title_counts_the_cells_that_are_as_usual(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2, 4, 8, 16])
+    week({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.06, 16: 1.06})
+    [found] = incidents(store)
+    assert found.subject == "all 2 cells of tiny fp32 from 8 GPUs on"
+    week({1: 1.06, 4: 1.0})
+    assert "tiny·fp32·1 on local" in {one.title.partition(" 5")[0] for one in incidents(store)}
+
+
+def test_a_faster_level_that_lasts_is_the_new_level_and_nothing_is_called_fixed(
+    store: Store, week: Week
+) -> None:
+    usual_runs(week, [1, 2])
+    for _ in range(3):
+        week({1: 0.94, 2: 0.94})
+    for _ in range(3):
+        week({1: 0.94, 2: 1.0})
+    assert [one.state for one in incidents(store, closed_since=START)] == ["confirmed"]
+    week({1: 0.94, 2: 1.0})
+    [closed] = incidents(store, closed_since=START)
+    assert {cell.state for cell in closed.cells} == {"at a new level", "returned"}
+    assert closed.state == "new level"
+
+
+def test_what_was_faster_for_a_while_has_ended_and_was_not_fixed(store: Store, week: Week) -> None:
+    usual_runs(week, [1])
+    for level in (0.94, 0.94, 0.94, 1.0, 1.0):
+        week({1: level})
+    assert [one.state for one in incidents(store, closed_since=START)] == ["ended"]
+
+
+def test_a_new_level_stands_in_the_sentence_of_a_long_period(store: Store, week: Week) -> None:
+    usual_runs(week, [1])
+    for _ in range(9):
+        week({1: 0.94})
+    [closed] = incidents(store, closed_since=START)
+    assert closed.sentence.startswith("New level: tiny·fp32·1 on local 6.1 % faster since 2001-09-16")
+    assert "1 cell: 0 slower, 0 faster, 1 unchanged; 1 at a new, faster level" in (
+        compare_since(store, START).sentence
+    )
+
+
+def test_a_closed_incident_keeps_its_size_cause_and_date(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2])
+    for _ in range(4):
+        week({1: 1.06, 2: 1.06}, **RING)
+    [before] = incidents(store)
+    for _ in range(2):
+        week({1: 1.0, 2: 1.0}, **RING)
+    [closed] = incidents(store, closed_since=START)
+    assert closed.state == "fixed"
+    assert (closed.title, closed.evidence) == (before.title, before.evidence)
 
 
 def test_a_cell_that_joins_later_joins_the_same_incident(store: Store, week: Week) -> None:

@@ -52,7 +52,8 @@ class Evidence:
     is_open: bool
     """Whether its cell has a suspected or confirmed change."""
     change: float
-    """The run's time relative to the baseline of its cell: 0.03 is 3 % slower."""
+    """Change of the cell's suspected or confirmed level against its baseline, else of the run: 0.03 is 3 %
+    slower."""
     since: float
     """Unix time of the run with which the change began; of this run if its cell has no such change."""
     changes: tuple[str, ...] = ()
@@ -130,7 +131,7 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
         tendency=tendency,
         direction=series_state.direction if is_open else tendency,
         is_open=is_open,
-        change=series_state.against.change([judged.run.seconds]),
+        change=judged.level_change if is_open else series_state.against.change([judged.run.seconds]),
         since=judged.onset.at if judged.onset else row["submitted_at"],
         changes=tuple(filter(is_notable, (*judged.changes, *nearby))),
         stragglers=row["stragglers"] or "",
@@ -197,7 +198,7 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
             sharing = _sharing(left, change)
             having = sum(has_changed(run.job, change) for run in others)
             if not _is_chance(len(sharing), len(left), having, len(others)):
-                yield _named_change(change, sharing, open_ones)
+                yield _named_change(change, sharing, having)
             left = [run for run in left if run not in sharing]
 
 
@@ -234,8 +235,13 @@ def _changed_together(
     known = [run for run in together if run.is_open]
     change = _most_shared(known)
     if change is not None and 2 * len(_sharing(known, change)) > len(known):
+        sharing = _sharing(open_ones, change)
         tending = [run for run in changed if not run.is_open and has_changed(run.job, change)]
-        return _named_change(change, _sharing(open_ones, change), open_ones, tending)
+        others = [run for run in latest if run not in sharing and run not in tending]
+        having = sum(has_changed(run.job, change) for run in others)
+        moved = len(sharing) + len(tending)
+        if moved >= having or not _is_chance(moved, len(changed), having, len(others)):
+            return _named_change(change, sharing, having, tending)
     percent = 100 * statistics.median(run.change for run in together)
     since = min(run.since for run in together)
     apart = (
@@ -272,9 +278,14 @@ def _sharing(runs: Iterable[Evidence], change: str) -> list[Evidence]:
 def _named_change(
     change: str,
     sharing: Sequence[Evidence],
-    open_ones: Sequence[Evidence],
+    unharmed: int,
     tending: Sequence[Evidence] = (),
 ) -> CommonCause:
+    """Describe a recorded change as the common cause of the cells that began with it.
+
+    `unharmed` is the number of other cells that have the change. `tending` are cells with the change that
+    lean the same way, but are not suspected themselves.
+    """
     cluster, direction = sharing[0].cell["cluster"], sharing[0].direction or "slower"
     counted = Counter(changed_to(one) for run in sharing for one in dict.fromkeys(run.changes))
     of_first = {changed_to(one): one for run in reversed(sharing) for one in run.changes}
@@ -289,9 +300,9 @@ def _named_change(
         "change",
         cluster,
         change,
-        f"{change}: {len(sharing)} of the {len(open_ones)} {direction} cells on {cluster} began with it, "
-        f"since {date(since)}, by {abs(100 * median):.1f} % at the median"
-        + (f"; {len(tending)} more that have it lean the same way" if tending else "")
+        f"{change}: {len(sharing)} of {len(sharing) + len(tending) + unharmed} cells with that change on "
+        f"{cluster} became {direction} with it, since {date(since)}, by {percent(median)} at the median"
+        + (f"; {len(tending)} more of them lean the same way" if tending else "")
         + (f"; also changed: {'; '.join(also)}" if also else ""),
         frozenset(run.cell for run in (*sharing, *tending)),
         direction,

@@ -22,6 +22,7 @@ from steptime.judging.detection import (
     SeriesState,
 )
 from steptime.judging.findings import Comparison, Finding, rank_findings
+from steptime.judging.incidents import NEW_LEVEL, incidents
 from steptime.judging.judgements import (
     judgements_since,
     newest_judgement,
@@ -64,11 +65,24 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
         lost=lost,
         only=only,
     )
+    found = replace(found, new_levels=_new_levels(store, since, only))
     length = time.time() - since
     if length > LOOK_BACK_S:
         return found
     earlier = [row for row in rows[len(ran) :] if row["submitted_at"] >= since - length]
     return replace(found, cost=describe_cost(_selected(ran, only), _selected(earlier, only)))
+
+
+def _new_levels(store: Store, since: float, only: Mapping[str, Any]) -> int:
+    """Return how many series got faster at or after `since` (Unix time) and stayed so."""
+    settled = {
+        cell.series
+        for incident in incidents(store, closed_since=since)
+        if incident.direction == "faster" and incident.since >= since
+        for cell in incident.cells
+        if cell.state == NEW_LEVEL and cell.series.has(only)
+    }
+    return len(settled)
 
 
 def compare_sweep(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> Comparison:

@@ -109,6 +109,18 @@ class Finding:
         return changed_words(self.judgement.changes, self.onset)
 
     @property
+    def evidence(self) -> str:
+        """How a slowdown or speed-up was confirmed, what changed then, and which nodes or ranks differ."""
+        state, placement = self.series_state, self.judgement.placement
+        where = placement.words if placement and state.state == "confirmed" else ""
+        if len(state.judged) > CONFIRMATION_RUNS:
+            where = f" by all {len(state.judged)} runs since then"
+        changed = self.changes_in_words
+        then = f"changed then: {changed}" if changed else "nothing is recorded that changed then"
+        slow = self.run.row["stragglers"]
+        return f"{state.state}{where}; {then}{f'; {slow}' if slow else ''}"
+
+    @property
     def remarks(self) -> list[str]:
         """Sentences on a slowdown or speed-up: how much, since when, what changed, what to run."""
         return [*_remarks(self), *_drift_remarks(self)]
@@ -132,6 +144,8 @@ class Comparison:
     """GPU-hours by cluster, beside those of an equally long time before; empty if unknown."""
     goodput: str = ""
     """What the GPU-hours of the jobs were spent on; empty if unknown."""
+    new_levels: int = 0
+    """Number of cells that got faster in the period and stayed so, which is their usual level now."""
     completeness: Completeness | None = None
     """Which planned cells are missing and why; None if it is not computed, as for two named runs."""
 
@@ -184,6 +198,8 @@ class Comparison:
         if unknown := counts["insufficient history"]:
             parts.append(f"{unknown} with insufficient history")
         sentence = f"{self.cells} cell{'' if self.cells == 1 else 's'}: {', '.join(parts)}"
+        if self.new_levels:
+            sentence += f"; {self.new_levels} at a new, faster level"
         if counts["slower"]:
             worst = self.findings[0]
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.series_state.state}"
@@ -230,15 +246,7 @@ def _remarks(finding: Finding) -> list[str]:
     words = [f"{series_state.direction} by {abs(finding.change_percent or 0):.1f} %"]
     if finding.onset is not None:
         words.append(finding.onset.words)
-    placement = finding.judgement.placement
-    where = placement.words if placement and series_state.state == "confirmed" else ""
-    if len(series_state.judged) > CONFIRMATION_RUNS:
-        where = f" by all {len(series_state.judged)} runs since then"
-    sentence = f"{' '.join(words)}, {series_state.state}{where}; "
-    changed = finding.changes_in_words
-    sentence += f"changed then: {changed}" if changed else "nothing is recorded that changed then"
-    if slow := finding.run.row["stragglers"]:
-        sentence += f"; {slow}"
+    sentence = f"{' '.join(words)}, {finding.evidence}"
     if series_state.state == "suspected":
         sentence += f"; {CONFIRMATION_RUNS} confirmation runs decide" + (
             f": {finding.confirmation_runs}" if finding.confirmation_runs else ""

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steptime.judging.common_causes import WEEK_S
+from steptime.judging.common_properties import common_property
 from steptime.judging.comparison import compare_stored
 from steptime.judging.detection import Direction
 from steptime.judging.findings import Comparison, Finding
 from steptime.judging.incidents import (
     ACTIVE,
+    AT_USUAL,
+    NEW_LEVEL,
     SLOW_ON_NODE,
     Incident,
     IncidentCell,
@@ -33,6 +36,9 @@ from steptime.store.run_queries import Store
 _NAMED: tuple[IncidentKind, ...] = ("change", "node")
 """Kinds with a known cause: a cell belongs to one such incident, and these absorb incidents of other kinds.
 """
+
+SHRUNK = 0.75
+"""An incident whose change falls below this part of what it was is ending; its new estimates do not count."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ def reconcile(
             for one in (*alike, *updated)
             if one.kind == "change" and one not in same and one.direction == group.direction
             for cell in one.cells
-            if cell.state != "returned"
+            if cell.state not in AT_USUAL
         }
         findings = tuple(one for one in group.findings if one.series not in taken)
         if not findings:
@@ -180,20 +186,19 @@ def group_findings(found: Comparison) -> list[Group]:
     explained = {series for cause in found.causes for series in cause.cells}
     names = dict(zip((one.series for one in found.findings), found.names, strict=True))
     rest = [one for one in found.findings if one.changed and one.series not in explained]
-    for alike in _families(rest):
+    for alike, what in _alike(rest, found.findings):
         first, direction = alike[0], alike[0].series_state.direction or "slower"
         cluster = first.series["cluster"]
-        change = statistics.median(one.series_state.change or 0.0 for one in alike)
+        change = statistics.median(one.judgement.level_change for one in alike)
         if len(alike) > 1:
-            subject = f"{first.series['size']} {first.series['dtype']} ({first.series['workload']})"
             shared = [one for one in first.judgement.changes if is_notable(one) and _is_shared(one, alike)]
             evidence = (
                 f"changed in each then: {'; '.join(shared)}" if shared else "no recorded change in common"
             )
-            groups.append(Group("family", cluster, subject, direction, evidence, change, tuple(alike)))
+            groups.append(Group("family", cluster, what, direction, evidence, change, tuple(alike)))
         else:
             subject = "; ".join(filter(is_notable, first.judgement.changes))
-            evidence = f"{names[first.series]}: {'; '.join(first.remarks)}"
+            evidence = f"{names[first.series]}: {first.evidence}"
             groups.append(Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
 
@@ -214,20 +219,28 @@ def _is_shared(change: str, findings: Iterable[Finding]) -> bool:
     )
 
 
-def _families(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
-    """Yield groups of one cluster, workload, size, data type, mode and direction that began within a week.
+def _alike(rest: Sequence[Finding], every: Sequence[Finding]) -> Iterator[tuple[list[Finding], str]]:
+    """Yield groups of cells that have a property in common, with the property in words; '' for a single cell.
 
-    A cell that began later than that is a group by itself.
+    The cells of a group are on one cluster, in one mode, moved in one direction and began within a week.
+    `every` are all cells: those with the property that did not move are counted, too.
     """
-    families: dict[tuple[Any, ...], list[Finding]] = {}
-    for one in findings:
-        key = (*(one.series[name] for name in ("cluster", "workload", "size", "dtype", "mode")), one.verdict)
-        families.setdefault(key, []).append(one)
-    for some in families.values():
-        some.sort(key=_began)
-        within = [one for one in some if _began(one) <= _began(some[0]) + WEEK_S]
-        yield within
-        yield from ([one] for one in some[len(within) :])
+    parts: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in sorted(rest, key=_began):
+        key = (finding.series["cluster"], finding.series["mode"], finding.verdict)
+        parts.setdefault(key, []).append(finding)
+    for (cluster, mode, _), findings in parts.items():
+        left = findings
+        compared = [
+            one.series for one in every if (one.series["cluster"], one.series["mode"]) == (cluster, mode)
+        ]
+        while left:
+            within = [one for one in left if _began(one) <= _began(left[0]) + WEEK_S]
+            moved = {one.series for one in within}
+            common = common_property(left[0].series, moved, compared)
+            group = [one for one in within if common and common.fits(one.series)] or [left[0]]
+            yield group, common.words(moved, compared) if common and len(group) > 1 else ""
+            left = [one for one in left if one not in group]
 
 
 def _began(finding: Finding) -> float:
@@ -261,15 +274,19 @@ def _opened(group: Group, judged_cells: int, now: float) -> Incident:
 
 
 def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Incident:
-    """Merge `earlier` incidents and the new one into the first earlier one, with the cells of all."""
+    """Merge `earlier` incidents and the new one into the first earlier one, with the cells of all.
+
+    Cause, evidence, size and dates are either those of the new estimate or, when the incident is ending,
+    those of the first one: never some of each.
+    """
     first = earlier[0]
-    if first.kind in _NAMED and group.kind not in _NAMED:
-        opened = replace(
-            opened, kind=first.kind, subject=first.subject, evidence=first.evidence, nodes=first.nodes
-        )
     cells = {cell.series: cell for one in (*earlier, opened) for cell in one.cells}
-    if group.explains(first) or len(cells) == len(first.cells):  # what is known of its beginning stays
-        opened = replace(opened, since=first.since, earliest=first.earliest, latest=first.latest)
+    ends = any(cell.state in AT_USUAL for cell in first.cells) or abs(opened.change) < SHRUNK * abs(
+        first.change
+    )
+    if (first.kind in _NAMED and group.kind not in _NAMED) or (first.state == "confirmed" and ends):
+        names = ("kind", "subject", "evidence", "nodes", "since", "earliest", "latest", "change")
+        opened = replace(opened, **{name: getattr(first, name) for name in names})
     return replace(
         opened,
         id=first.id,
@@ -311,15 +328,22 @@ def _with_current_states(
             return cell
         latest = next(iter(read_judgements(cell.series)), None)
         if latest is None or not stands_out(latest.series_state, incident.direction):
-            return replace(cell, state="returned")
+            return replace(cell, state=_state_at_usual(cell, latest, incident.direction))
         return IncidentCell.of(cell.series, latest, incident.direction)
 
     cells = tuple(map(today, incident.cells))
     is_confirmed = incident.state == "confirmed" or any(one.state == "confirmed" for one in cells)
-    found = replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
-    if known or all(one.state == "returned" for one in cells):
-        return found
-    return replace(found, change=statistics.median(one.change for one in found.affected))
+    return replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
+
+
+def _state_at_usual(cell: IncidentCell, latest: Judgement | None, direction: Direction) -> str:
+    """Return the state of a cell that is no longer slower or faster: `NEW_LEVEL` or `returned`.
+
+    A faster level that lasts becomes the baseline.
+    """
+    against = latest and latest.series_state.against
+    settled = against and against.suffices and against.mean < cell.usual_s * (1 + cell.change / 2)
+    return NEW_LEVEL if direction == "faster" and settled else "returned"
 
 
 def _with_current_node(incident: Incident, runs_on_nodes: Sequence[NodeRun]) -> Incident:
@@ -340,13 +364,18 @@ def close_returned(incident: Incident, now: float, is_accepted: Callable[[Incide
         incident: the incident with the current state of its series.
         now: Unix time, for `closed_at`, and for `confirmed_at` of an incident that has just been confirmed.
         is_accepted: returns whether a person accepted the new run times. If so, the incident is closed as
-            `accepted`, else as `fixed` (if it was confirmed) or `dismissed`.
+            `accepted`. Else it is closed as `dismissed` if it was not confirmed, as `new level` if half
+            of its series stayed faster, as `fixed` if they were slower, and as `ended` if they were faster.
     """
     if incident.state == "confirmed" and incident.confirmed_at is None:
         incident = replace(incident, confirmed_at=now)
-    if any(one.state != "returned" for one in incident.cells):
+    if any(one.state not in AT_USUAL for one in incident.cells):
         return incident
-    state: IncidentState = "fixed" if incident.state == "confirmed" else "dismissed"
+    state: IncidentState = "dismissed"
+    if 2 * sum(one.state == NEW_LEVEL for one in incident.cells) >= len(incident.cells):
+        state = "new level"
+    elif incident.state == "confirmed":
+        state = "fixed" if incident.direction == "slower" else "ended"
     return replace(incident, state="accepted" if is_accepted(incident) else state, closed_at=now)
 
 

@@ -5,7 +5,6 @@ and closes when all cells have returned to their usual level or a person accepts
 describe each cell today; incidents remember the common cause, the onset, and people's notes.
 """
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,14 +23,19 @@ from steptime.store.run_queries import Store
 
 IncidentKind = Literal["change", "node", "cluster", "family", "cell"]
 """What the cells have in common. `family`: workload, size, data type and mode. `cell`: it is a single one."""
-IncidentState = Literal["open", "confirmed", "accepted", "fixed", "dismissed"]
-"""`dismissed`: confirmation runs confirmed no cell. `fixed`: it was confirmed, and the level returned."""
+IncidentState = Literal["open", "confirmed", "accepted", "fixed", "ended", "new level", "dismissed"]
+"""`dismissed`: confirmation runs confirmed no cell. `fixed`: it was confirmed, and the slower level is over.
+`ended`: it was confirmed, and the faster level is over. `new level`: the faster level is the usual one."""
 ACTIVE: tuple[IncidentState, ...] = ("open", "confirmed")
 """States of incidents that are not closed."""
 
 
 SLOW_ON_NODE = "slow on the node"
 """State of a cell of a node's incident: it is usual on other nodes."""
+NEW_LEVEL = "at a new level"
+"""State of a cell whose faster level is its usual one now."""
+AT_USUAL = ("returned", NEW_LEVEL)
+"""States of cells that are no longer slower or faster than usual."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class IncidentCell:
     usual_s: float
     state: str
     """`confirmed`, `suspected`, `leaning` (moves with the others, but is not suspected itself), `returned`,
-    or `SLOW_ON_NODE`."""
+    `NEW_LEVEL` or `SLOW_ON_NODE`."""
 
     @classmethod
     def of(cls, series: Series, judgement: Judgement, direction: Direction) -> Self:
@@ -65,8 +69,8 @@ class IncidentCell:
             run.job_name,
             run.row["dag_id"],
             judgement.began_with,
-            series_state.change or 0.0,
-            statistics.fmean(series_state.judged),
+            judgement.level_change,
+            series_state.against.mean * (1 + judgement.level_change),
             series_state.against.mean,
             series_state.state if stands_out(series_state, direction) else "leaning",
         )
@@ -135,8 +139,8 @@ class Incident:
     @property
     def affected(self) -> tuple[IncidentCell, ...]:
         """The cells (series) that have not returned to usual, most changed first; every cell if all have."""
-        some = [one for one in self.cells if one.state != "returned"] or self.cells
-        return tuple(sorted(some, key=lambda one: -abs(one.change)))
+        affected = [one for one in self.cells if one.state not in AT_USUAL] or self.cells
+        return tuple(sorted(affected, key=lambda one: -abs(one.change)))
 
     def may_be_changed(self, may_edit: Callable[[str | None], bool]) -> bool:
         """Return whether the reader sees all cells, and `may_edit` is true of the affected cells' DAG ids."""
@@ -162,7 +166,10 @@ class Incident:
     @property
     def sentence(self) -> str:
         """A text with state, title and evidence, and the number of judged cells of the cluster."""
-        what = {"open": "Suspected", "confirmed": "Confirmed", "fixed": "Fixed", "accepted": "Accepted"}
+        what = {
+            state: state.capitalize() for state in ("confirmed", "fixed", "ended", "accepted", "new level")
+        }
+        what["open"] = "Suspected"
         of = f" ({len(self.affected)} of {self.judged_cells} judged cells)" if len(self.cells) > 1 else ""
         return (
             f"{what.get(self.state, 'Not confirmed by confirmation runs')}: {self.title}{of}. {self.evidence}"
@@ -170,8 +177,6 @@ class Incident:
 
     @property
     def _cause(self) -> str:
-        if self.kind == "family":
-            return f"all of {self.subject}"
         return self.subject or "no recorded change" + (" in common" if len(self.cells) > 1 else "")
 
 

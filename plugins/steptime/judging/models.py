@@ -57,6 +57,18 @@ class Judgement:
         )
 
     @property
+    def level_change(self) -> float:
+        """Relative change of the slower or faster level against the baseline; 0 if that has too few runs.
+
+        Of a confirmed change it is the median of the runs after the one that raised the suspicion, so that it
+        hardly moves when the first runs are usual again; otherwise that of the judged runs.
+        """
+        state = self.series_state
+        if state.state == "confirmed" and len(state.since) > 1 and not self.is_step:
+            return state.against.change([statistics.median(state.since[1:])])
+        return state.change or 0.0
+
+    @property
     def began_with(self) -> str:
         """Job name of the run with which the suspected or confirmed change began; else of the judged run."""
         return self.onset.job_name if self.onset else self.run.job_name
