@@ -111,7 +111,7 @@ def test_its_size_has_an_interval_and_the_cells_that_ran_elsewhere_are_counted()
     assert {series["size"] for series in slow.slow} <= {f"{cell}b" for cell in SIX}
     assert slow.elsewhere >= 4
     assert slow.effect.since >= 1e9 + 19 * WEEK_S
-    first = node_effects("h100", runs)[0]
+    first = node_effects(runs)[0]
     assert first.node == bad
     assert first.low > 0.03
 

@@ -77,6 +77,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/api/incidents/{incident_id}",
         "/api/metrics",
         "/api/node",
+        "/api/nodes",
         "/api/pairs",
         "/api/plan",
         "/api/report.html",

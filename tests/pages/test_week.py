@@ -47,6 +47,15 @@ def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None
     expect(frame.locator(".totals")).to_contain_text("60 cells · ")
 
 
+def test_the_list_of_nodes_begins_with_the_slow_one(page: Page, half_year: Stores) -> None:
+    frame = opened(page, NAVIGATION)
+    frame.get_by_role("link", name="Nodes", exact=True).click()
+    first = frame.locator("#nodes tbody tr").first
+    expect(first).to_contain_text(re.compile(rf"^{half_year.bad_node}east\+\d"))
+    first.get_by_role("link").click()
+    expect(frame.locator("#summary")).to_contain_text(f"Node {half_year.bad_node} of east: ")
+
+
 def test_a_small_screen_has_every_number_and_a_telephone_the_verdicts(page: Page) -> None:
     for width, last in ((1366, "queue_wait_s"), (400, "change_percent")):
         page.set_viewport_size({"width": width, "height": 768})

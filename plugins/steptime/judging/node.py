@@ -6,6 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from steptime.judging.incidents import ACTIVE, incidents
+from steptime.judging.node_effects import node_effects
+from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.node_pairs import newest_node_sweep
 from steptime.judging.run_findings import add_verdicts
 from steptime.judging.series import Series
@@ -24,9 +26,10 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
       (`run_change_percent`), the median change of the series' runs on other nodes (`elsewhere_percent`; None
       if there are none), how the node's ranks compare with the run's others (`ranks_percent`; None if not
       timed), and the power, clock and temperature of its GPUs (`gpus`; None if not sampled).
-    - `difference_percent`: how much slower the node is than others: for each series the median of
-      `run_change_percent` minus `elsewhere_percent`, and of these the median; during an active incident only
-      runs since its start count. `cells`: the number of these series.
+    - `difference_percent`: how much slower training runs on the node are than runs of the same cells on other
+      nodes, with the ends of its 95 % interval, `low_percent` and `high_percent`; during an active incident
+      only runs since its start count. All three are None if there is nothing to compare. `cells`: the number
+      of cells that ran there.
     - `incident`: title of an active incident that names the node; `since`: its start in Unix time; or None.
     - `sweep`: name of the newest node sweep (runs on single nodes and on pairs) with a run on a pair that
       includes this node, None if there is none; `pairs`: sentences on what it found about the node.
@@ -38,18 +41,14 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
         one for one in incidents(store, closed_since=since) if one.cluster == cluster and node in one.nodes
     ]
     active = next((one for one in named if one.state in ACTIVE), None)
-    here, elsewhere = defaultdict[Series, list[float]](list), defaultdict[Series, list[float]](list)
+    elsewhere = defaultdict[Series, list[float]](list)
     for row in rows:
-        if row["run_change_percent"] is None:
-            continue
-        if not _had(row, node):
+        if row["run_change_percent"] is not None and not _had(row, node):
             elsewhere[Series.from_row(row)].append(row["run_change_percent"])
-        elif active is None or row["submitted_at"] >= active.since:
-            here[Series.from_row(row)].append(row["run_change_percent"])
     usual = {series: statistics.median(changes) for series, changes in elsewhere.items()}
-    differences = [
-        statistics.median(changes) - usual[series] for series, changes in here.items() if series in usual
-    ]
+    began = since if active is None else active.since
+    runs = [run for run in read_node_runs(store, since + LOOK_BACK_S, cluster) if run.at >= began]
+    effect = next(iter(node_effects(runs, node)), None)
     names = ("job_name", "label", "submitted_at", "state", "run_change_percent", "verdict", "series_state")
     own = [row for row in rows if _had(row, node)]
     jobs = [row["job_name"] for row in own]
@@ -75,8 +74,10 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
             }
             for row in own
         ],
-        "difference_percent": statistics.median(differences) if differences else None,
-        "cells": len(differences),
+        "difference_percent": effect and 100 * effect.change,
+        "low_percent": effect and 100 * effect.low,
+        "high_percent": effect and 100 * effect.high,
+        "cells": effect.cells if effect else 0,
         "incident": active and active.title,
         "since": active and active.since,
         "sweep": swept and swept.sweep,

@@ -168,14 +168,19 @@ def slow_nodes(runs: Sequence[NodeRun]) -> list[SlowNode]:
     return named
 
 
-def node_effects(cluster: str, runs: Sequence[NodeRun]) -> list[NodeEffect]:
-    """Return the effect of every node of a cluster on the runs of the last weeks, the slowest first.
+def node_effects(runs: Sequence[NodeRun], only: str | None = None) -> list[NodeEffect]:
+    """Return the effect of every node on the runs of the last weeks, or of `only` one, the slowest first.
 
-    Nodes whose runs nothing can be compared with are left out.
+    The slowest is the one whose interval begins highest. Nodes whose runs nothing can be compared with are
+    left out.
     """
-    evidence = _Evidence(runs)
-    effects = (_effect(cluster, node, evidence) for node in evidence.nodes)
-    return sorted((one for one in effects if one is not None), key=lambda one: (-one.low, one.node))
+    effects: list[NodeEffect] = []
+    for cluster in sorted({run.series["cluster"] for run in runs}):
+        evidence = _Evidence([run for run in runs if run.series["cluster"] == cluster])
+        names = [node for node in evidence.nodes if only in (None, node)]
+        of_nodes = (_effect(cluster, node, evidence) for node in names)
+        effects += [effect for effect in of_nodes if effect is not None]
+    return sorted(effects, key=lambda effect: (-effect.low, effect.cluster, effect.node))
 
 
 def is_usual_again(runs: Sequence[NodeRun], nodes: Iterable[str], change: float, since: float) -> bool:

@@ -1,6 +1,7 @@
 """The content of the web pages as JSON, for the web server and for the report file."""
 
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from steptime.judging.findings import Comparison
 from steptime.judging.judgements import newest_judgements
 from steptime.judging.missing_cells import find_cause, find_missing, list_lost_jobs
 from steptime.judging.node import describe_node
+from steptime.judging.node_effects import node_effects
+from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.node_pairs import describe_node_pairs
 from steptime.judging.record_changes import record_differences
 from steptime.judging.run_findings import (
@@ -138,6 +141,27 @@ def node(store: Store, cluster: str, name: str) -> dict[str, Any]:
     described = describe_node(store, cluster, name)
     reason = next(iter(described["pairs"]), described["incident"] or "slow in benchmarks")
     return described | {"drain": drain_command(cluster, name, reason)}
+
+
+def nodes(store: Store) -> dict[str, Any]:
+    """Return by how much each node slows the runs on it, by the last four weeks, the slowest first.
+
+    `{"nodes": [{"cluster", "node", "difference_percent", "low_percent", "high_percent", "runs", "cells"}]}`;
+    low and high are the ends of the 95 % interval.
+    """
+    effects = [
+        {
+            "cluster": effect.cluster,
+            "node": effect.node,
+            "difference_percent": 100 * effect.change,
+            "low_percent": 100 * effect.low,
+            "high_percent": 100 * effect.high,
+            "runs": effect.runs,
+            "cells": effect.cells,
+        }
+        for effect in node_effects(read_node_runs(store, time.time()))
+    ]
+    return {"nodes": effects}
 
 
 def drain_command(cluster: str, node: str, reason: str) -> str | None:

@@ -54,6 +54,7 @@ def create_app() -> FastAPI:
     app.get("/api/metrics")(endpoints.get_metrics)
     app.get("/api/scaling")(endpoints.get_scaling)
     app.get("/api/node")(endpoints.get_node)
+    app.get("/api/nodes")(endpoints.get_nodes)
     app.get("/api/pairs")(endpoints.get_node_pairs)
     app.get("/api/plan")(endpoints.get_plan)
     app.get("/api/report.html")(endpoints.get_report)

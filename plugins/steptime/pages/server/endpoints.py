@@ -133,6 +133,11 @@ def get_node(
     return json_response(answers.node(store, cluster, name))
 
 
+def get_nodes(store: Readable) -> Response:
+    """Answer with by how much each node slows the runs on it, the slowest first."""
+    return json_response(answers.nodes(store))
+
+
 def get_node_pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]) -> Response:
     """Answer with what a sweep over pairs of nodes found, or 404 if no run of the sweep had two nodes."""
     try:

@@ -9,6 +9,7 @@ import { redrawRun, showRun } from "./run.js";
 import * as runs from "./runs.js";
 import * as scaling from "./scaling.js";
 import * as node from "./node.js";
+import * as nodes from "./nodes.js";
 import * as pairs from "./pairs.js";
 import * as plan from "./plan.js";
 import { announce, attempt, summarise } from "./messages.js";
@@ -18,8 +19,8 @@ import * as week from "./week.js";
 
 const REREAD_MS = 15_000;
 // In the tab of a DAG run its own runs come first.
-const VIEWS = scope.size ? { runs, scaling, trend, node, pairs } : { week, runs, trend, scaling, node, pairs, plan };
-const ONLY_BY_LINK = ["node", "pairs", "plan"];
+const VIEWS = scope.size ? { runs, scaling, trend, node, nodes, pairs } : { week, runs, trend, scaling, node, nodes, pairs, plan };
+const ONLY_BY_LINK = ["node", "nodes", "pairs", "plan"];
 
 let shown = null;
 
