@@ -284,7 +284,9 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Inci
     ends = any(cell.state in AT_USUAL for cell in first.cells) or abs(opened.change) < SHRUNK * abs(
         first.change
     )
-    if (first.kind in _NAMED and group.kind not in _NAMED) or (first.state == "confirmed" and ends):
+    if (first.kind in _NAMED and group.kind not in _NAMED) or (
+        first.state == "confirmed" and ends and (group.explains(first) or group.kind not in _NAMED)
+    ):
         names = ("kind", "subject", "evidence", "nodes", "since", "earliest", "latest", "change")
         opened = replace(opened, **{name: getattr(first, name) for name in names})
     return replace(
