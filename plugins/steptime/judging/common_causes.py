@@ -242,7 +242,7 @@ def _changed_together(
         moved = len(sharing) + len(tending)
         if moved >= having or not _is_chance(moved, len(changed), having, len(others)):
             return _named_change(change, sharing, having, tending)
-    percent = 100 * statistics.median(run.change for run in together)
+    change_of_all = statistics.median(run.change for run in together)
     since = min(run.since for run in together)
     apart = (
         f" ({len(changed) - len(together)} more moved at another time)"
@@ -254,10 +254,10 @@ def _changed_together(
         cluster,
         "whole cluster",
         f"{len(together)} of {len(latest)} cells on {cluster} are {direction} together since "
-        f"{date(since)}{apart}, by {abs(percent):.1f} % at the median; most share no recorded change",
+        f"{date(since)}{apart}, by {percent(change_of_all)} at the median; most share no recorded change",
         frozenset(run.cell for run in together),
         direction,
-        percent / 100,
+        change_of_all,
         since,
     )
 

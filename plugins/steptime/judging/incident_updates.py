@@ -2,11 +2,11 @@
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from steptime.judging.common_causes import WEEK_S
+from steptime.judging.common_causes import WEEK_S, CommonCause
 from steptime.judging.common_properties import common_property
 from steptime.judging.comparison import compare_stored
 from steptime.judging.detection import Direction
@@ -53,20 +53,20 @@ class Group:
     change: float
     """Median change: 0.03 is 3 % slower."""
     findings: tuple[Finding, ...]
-    nodes: tuple[str, ...] = ()
-    changes: Mapping[Series, float] = field(default_factory=dict)
-    """The change of each cell on these nodes if the kind is `node`, else empty."""
-    is_confirmed: bool = False
-    """Whether the slow cells of a node are not slow on other nodes; False for other kinds."""
-    since: float | None = None
-    """Unix time of the first slow run on a node; None for other kinds, which begin with their findings."""
+    cause: CommonCause | None = None
+    """None for the kinds `family` and `cell`."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the slow nodes if the kind is `node`, else empty."""
+        return self.cause.nodes if self.cause else ()
 
     def cell(self, finding: Finding) -> IncidentCell:
         """Describe one of the findings as a cell of the incident."""
         cell = IncidentCell.of(finding.series, finding.judgement, self.direction)
-        if finding.series not in self.changes:
+        if self.cause is None or finding.series not in self.cause.changes:
             return cell
-        change = self.changes[finding.series]
+        change = self.cause.changes[finding.series]
         return replace(cell, change=change, seconds=cell.usual_s * (1 + change), state=SLOW_ON_NODE)
 
     def explains(self, incident: Incident) -> bool:
@@ -176,10 +176,7 @@ def group_findings(found: Comparison) -> list[Group]:
             cause.sentence,
             cause.change,
             tuple(by_series[series] for series in cause.cells if series in by_series),
-            cause.nodes,
-            cause.changes,
-            cause.is_confirmed,
-            cause.since if cause.kind == "node" else None,
+            cause,
         )
         for cause in found.causes
     ]
@@ -248,19 +245,18 @@ def _began(finding: Finding) -> float:
 
 
 def _opened(group: Group, judged_cells: int, now: float) -> Incident:
-    since = group.since
-    if since is None:
+    if group.cause is not None and group.kind == "node":
+        since = earliest = latest = group.cause.since
+    else:
         since = min(map(_began, group.findings))
         earliest, latest = _range(group.findings)
-    else:
-        earliest = latest = since
     return Incident(
         id=None,
         cluster=group.cluster,
         direction=group.direction,
         kind=group.kind,
         subject=group.subject,
-        state="confirmed" if group.is_confirmed else "open",
+        state="confirmed" if group.cause and group.cause.is_confirmed else "open",
         opened_at=now,
         since=since,
         earliest=earliest,

@@ -14,9 +14,10 @@ So a node is named if it exceeds the number of nodes divided by `NODE_ALPHA`.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 from steptime.judging.models import Judgement
 from steptime.judging.series import Series
@@ -161,10 +162,11 @@ def slow_nodes(runs: Sequence[NodeRun]) -> list[SlowNode]:
     usual again is not named.
     """
     named: list[SlowNode] = []
-    while (slow := _clearest(runs)) is not None:
-        if not is_usual_again(runs, slow.nodes, slow.effect.change, slow.effect.since):
+    evidence = _Evidence.of(runs)
+    while (slow := _clearest(evidence)) is not None:
+        if not is_usual_again(evidence.runs, slow.nodes, slow.effect.change, slow.effect.since):
             named.append(slow)
-        runs = [run for run in runs if run.job_name not in slow.jobs]
+        evidence = evidence.without(slow.nodes)
     return named
 
 
@@ -176,9 +178,9 @@ def node_effects(runs: Sequence[NodeRun], only: str | None = None) -> list[NodeE
     """
     effects: list[NodeEffect] = []
     for cluster in sorted({run.series["cluster"] for run in runs}):
-        evidence = _Evidence([run for run in runs if run.series["cluster"] == cluster])
-        names = [node for node in evidence.nodes if only in (None, node)]
-        of_nodes = (_effect(cluster, node, evidence) for node in names)
+        evidence = _Evidence.of(run for run in runs if run.series["cluster"] == cluster)
+        places = [place for place, node in enumerate(evidence.nodes) if only in (None, node)]
+        of_nodes = (_effect(evidence, place, evidence.per_level([place])) for place in places)
         effects += [effect for effect in of_nodes if effect is not None]
     return sorted(effects, key=lambda effect: (-effect.low, effect.cluster, effect.node))
 
@@ -202,28 +204,75 @@ def is_usual_again(runs: Sequence[NodeRun], nodes: Iterable[str], change: float,
     )
 
 
+@dataclass(frozen=True)
 class _Evidence:
-    """The runs of a cluster as arrays: a row for each level of a series, and a column for each node."""
+    """The runs of a cluster, ordered by series, level and time, with the nodes that each used."""
 
-    def __init__(self, runs: Sequence[NodeRun], since: float = -math.inf) -> None:
+    runs: tuple[NodeRun, ...]
+    nodes: tuple[str, ...]
+    on: Any
+    """An array with 1 where a run (row) used a node (column), else 0."""
+
+    @classmethod
+    def of(cls, runs: Iterable[NodeRun]) -> Self:
+        """Return the evidence of the last `WEEKS_BACK` weeks of these runs."""
         import numpy as np
 
-        newest = max((run.at for run in runs), default=0.0)
-        chosen = [run for run in runs if run.at >= max(since, newest - WEEKS_BACK * WEEK_S)]
-        chosen.sort(key=lambda run: (run.series.full_name, run.level, run.at))
-        self.runs = chosen
-        self.nodes = sorted({node for run in chosen for node in run.nodes})
-        keys = [(run.series, run.level) for run in chosen]
-        self.starts = np.array(
-            [place for place, key in enumerate(keys) if not place or keys[place - 1] != key]
+        ordered = sorted(runs, key=lambda run: (run.series.full_name, run.level, run.at))
+        nodes = sorted({node for run in ordered for node in run.nodes})
+        column = {node: place for place, node in enumerate(nodes)}
+        on = np.zeros((len(ordered), len(nodes)))
+        for place, run in enumerate(ordered):
+            on[place, [column[node] for node in run.nodes]] = 1
+        return cls(tuple(ordered), tuple(nodes), on).newest(WEEKS_BACK)
+
+    def newest(self, weeks: int) -> Self:
+        """Return the evidence of the last weeks."""
+        return self._select(self.at >= self.at.max(initial=0.0) - weeks * WEEK_S)
+
+    def without(self, nodes: Collection[str]) -> Self:
+        """Return the evidence without the runs on any of these nodes."""
+        return self._select([run.nodes.isdisjoint(nodes) for run in self.runs])
+
+    def _select(self, chosen: Iterable[bool]) -> Self:
+        import numpy as np
+
+        rows = np.flatnonzero(np.fromiter(chosen, bool, len(self.runs)))
+        on = self.on[rows]
+        columns = np.flatnonzero(on.any(axis=0))
+        return replace(
+            self,
+            runs=tuple(self.runs[row] for row in rows),
+            nodes=tuple(self.nodes[column] for column in columns),
+            on=on[:, columns],
         )
-        self.first = [chosen[place] for place in self.starts]
-        """The first run of each level."""
-        column = {node: place for place, node in enumerate(self.nodes)}
-        self.on = np.zeros((len(chosen), len(self.nodes)))
-        for place, run in enumerate(chosen):
-            self.on[place, [column[node] for node in run.nodes]] = 1
-        self.change, self.at = (np.array([getattr(run, name) for run in chosen]) for name in ("change", "at"))
+
+    @cached_property
+    def starts(self) -> Any:
+        """Indexes of the first run of each level of a series."""
+        import numpy as np
+
+        keys = [(run.series, run.level) for run in self.runs]
+        return np.array([place for place, key in enumerate(keys) if not place or keys[place - 1] != key])
+
+    @cached_property
+    def first(self) -> list[NodeRun]:
+        """The first run of each level of a series."""
+        return [self.runs[start] for start in self.starts]
+
+    @cached_property
+    def at(self) -> Any:
+        """Unix time of each run."""
+        import numpy as np
+
+        return np.array([run.at for run in self.runs])
+
+    @cached_property
+    def change(self) -> Any:
+        """Change of each run, as a logarithm."""
+        import numpy as np
+
+        return np.array([run.change for run in self.runs])
 
     def per_level(self, node_places: Any) -> "_PerLevel":
         """Return what the levels say about these nodes (indexes)."""
@@ -294,46 +343,45 @@ def _log_e_values(evidence: _Evidence, places: Any) -> Any:
     return np.logaddexp.reduce(total, axis=-1) - math.log(len(effects))
 
 
-def _clearest(runs: Sequence[NodeRun]) -> SlowNode | None:
+def _clearest(evidence: _Evidence) -> SlowNode | None:
     """Return the node with the largest e-value, if that is large enough; None if no node is slow.
 
     The slow runs of one bad node look like trouble of the cluster to another one. So two nodes that share no
     run are also tried together, each without the runs of the other.
     """
-    best = _largest(runs)
+    best = _largest(evidence)
     if best is None:
         return None
-    node, evidence, is_clear = best
+    node, window, is_clear = best
     if not is_clear:
-        other = _largest([run for run in runs if node not in run.nodes])
-        if other is None or not other[2] or any({node, other[0]} <= run.nodes for run in runs):
+        other = _largest(evidence.without([node]))
+        if other is None or not other[2] or any({node, other[0]} <= run.nodes for run in evidence.runs):
             return None
-        best = _largest([run for run in runs if other[0] not in run.nodes])
+        best = _largest(evidence.without([other[0]]))
         if best is None or not best[2]:
             return None
-        node, evidence, _ = best
-    return _named(node, evidence)
+        node, window, _ = best
+    return _named(node, window)
 
 
-def _largest(runs: Sequence[NodeRun]) -> "tuple[str, _Evidence, bool] | None":
+def _largest(evidence: _Evidence) -> tuple[str, _Evidence, bool] | None:
     """Return the node with the largest e-value, the weeks that show it, and whether it is beyond doubt.
 
     None if no node has runs of enough cells.
     """
     import numpy as np
 
-    newest = max((run.at for run in runs), default=0.0)
-    windows = [_Evidence(runs, newest - weeks * WEEK_S) for weeks in _WINDOWS]
     best: tuple[float, str, _Evidence] | None = None
-    for evidence in windows:
-        cells = np.add.reduceat(evidence.on, evidence.starts) > 0 if evidence.nodes else np.zeros((0, 0))
+    for weeks in _WINDOWS:
+        window = evidence.newest(weeks)
+        cells = np.add.reduceat(window.on, window.starts) > 0 if window.nodes else np.zeros((0, 0))
         several = np.flatnonzero(cells.sum(axis=0) >= FEWEST_CELLS)
         if len(several):
-            values = _log_e_values(evidence, several)
+            values = _log_e_values(window, several)
             place = int(np.argmax(values))
             if best is None or values[place] > best[0]:
-                best = float(values[place]), evidence.nodes[several[place]], evidence
-    return best and (best[1], best[2], best[0] >= _enough(len(windows[-1].nodes)))
+                best = float(values[place]), window.nodes[several[place]], window
+    return best and (best[1], best[2], best[0] >= _enough(len(evidence.nodes)))
 
 
 def _enough(nodes: int) -> float:
@@ -357,13 +405,14 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
     for rival in np.flatnonzero(values > values[place] - math.log(SHARE_OF_RIVALS)):
         if evidence.nodes[rival] in alike:
             continue
-        apart = _Evidence([run for run in evidence.runs if evidence.nodes[rival] not in run.nodes])
+        apart = evidence.without([evidence.nodes[rival]])
         if node not in apart.nodes:
             return None
         if _log_e_values(apart, [apart.nodes.index(node)])[0] < _enough(len(evidence.nodes)):
             return None
-    effect = _effect(evidence.runs[0].series["cluster"], node, evidence)
-    slow, elsewhere = _slow_cells(evidence, place, effect.change) if effect else ({}, 0)
+    levels = evidence.per_level([place])
+    effect = _effect(evidence, place, levels)
+    slow, elsewhere = _slow_cells(evidence, place, levels, effect.change) if effect else ({}, 0)
     if effect is None or len(slow) < FEWEST_CELLS:
         return None
     of_node = [run for run in evidence.runs if node in run.nodes]
@@ -379,15 +428,18 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
     )
 
 
-def _slow_cells(evidence: _Evidence, place: int, change: float) -> tuple[dict[Series, float], int]:
+def _slow_cells(
+    evidence: _Evidence, place: int, levels: _PerLevel, change: float
+) -> tuple[dict[Series, float], int]:
     """Return the change of each series that a node (an index) slows by about `change`.
 
-    Also returns how many of these ran on other nodes after they had run on it. A series that was confirmed as
-    slower without the node is left out; one whose runs since then all used the node belongs to it.
+    `levels` is what the levels say about the node. Also returns how many of these ran on other nodes after
+    they had run on it. A series that was confirmed as slower without the node is left out; one whose runs
+    since then all used the node belongs to it.
     """
     import numpy as np
 
-    levels, size = evidence.per_level([place]), math.log1p(change)
+    size = math.log1p(change)
     fits = (levels.log_ratios(np.array([size]))[:, 0, 0] > _CLEAR) & levels.known[:, 0]
     slow, elsewhere = {}, set()
     for number, run in enumerate(evidence.first):
@@ -405,12 +457,13 @@ def _slow_cells(evidence: _Evidence, place: int, change: float) -> tuple[dict[Se
     return slow, len(elsewhere)
 
 
-def _effect(cluster: str, node: str, evidence: _Evidence) -> NodeEffect | None:
-    """Return the effect of a node with its interval; None if its runs can be compared with nothing."""
+def _effect(evidence: _Evidence, place: int, levels: _PerLevel) -> NodeEffect | None:
+    """Return the effect of a node (an index) with its interval; None if its runs compare with nothing.
+
+    `levels` is what the levels say about the node.
+    """
     import numpy as np
 
-    place = evidence.nodes.index(node)
-    levels = evidence.per_level([place])
     known = levels.known[:, 0]
     if not known.any():
         return None
@@ -421,9 +474,10 @@ def _effect(cluster: str, node: str, evidence: _Evidence) -> NodeEffect | None:
     low, middle, high = np.expm1(
         effects[np.searchsorted(weights, [(1 - _CREDIBLE) / 2, 0.5, (1 + _CREDIBLE) / 2])]
     )
+    node = evidence.nodes[place]
     on = [run for run in evidence.runs if node in run.nodes]
     return NodeEffect(
-        cluster,
+        on[0].series["cluster"],
         node,
         float(middle),
         float(low),
