@@ -1,12 +1,46 @@
 """The device that the plan trains on, the memory used there, and what depends on it."""
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from trainer.cpu.cpu_as_cuda import Patch, cpu_as_cuda
+from trainer.ending import Ending
 from trainer.errors import TrainerError
+from trainer.launch import Launch
 from trainer.progress import peak_resident_bytes
 from trainer.spec import NUMBER_FORMATS, Recipe
+
+
+@contextlib.contextmanager
+def planned_device(
+    recipe: Recipe, launch: Launch, ending: Ending, cpu_patches: Callable[[], Sequence[Patch]]
+) -> Iterator[str]:
+    """Yield `cpu` or `cuda`, as planned, and let the framework train there within this context.
+
+    The watchdog's clock starts, and `ending` learns how to read this rank's peak memory.
+
+    Args:
+        cpu_patches: returns the patches that the framework needs on the CPU; called for a CPU plan only.
+
+    Raises:
+        TrainerError: the plan needs a GPU and there is none, or its dtype or parallelism does not fit the
+            device.
+    """
+    device = training_device(recipe.gpu_type)
+    check_device_trains(recipe, device)
+    ending.progress.own_peak_memory = partial(peak_memory_bytes, device)
+    ending.progress.moved_at = time.perf_counter()  # the framework's imports are behind us
+    if device == "cuda":
+        yield device
+        return
+    with cpu_as_cuda(cpu_patches()):
+        torch.set_num_threads(launch.threads)
+        yield device
 
 
 def training_device(gpu_type: str) -> str:

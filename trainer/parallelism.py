@@ -42,10 +42,7 @@ def strategy(
     return MegatronStrategy(
         tensor_model_parallel_size=parallelism.tensor,
         pipeline_model_parallel_size=parallelism.pipeline,
-        # Documents print 1 if layers are not interleaved, and Megatron takes 1 for a schedule that is.
-        virtual_pipeline_model_parallel_size=None
-        if parallelism.virtual_pipeline == 1
-        else parallelism.virtual_pipeline,
+        virtual_pipeline_model_parallel_size=parallelism.interleaved_stages,
         **_uneven_stages(parallelism),
         account_for_embedding_in_pipeline_split=counts_embedding,
         account_for_loss_in_pipeline_split=counts_embedding,

@@ -166,6 +166,14 @@ class Parallelism:
         return self.pipeline * (self.virtual_pipeline or 1)
 
     @property
+    def interleaved_stages(self) -> int | None:
+        """The number of virtual stages per rank; None if stages are not interleaved.
+
+        Documents print 1 then, and Megatron takes 1 for a schedule that is interleaved.
+        """
+        return None if self.virtual_pipeline == 1 else self.virtual_pipeline
+
+    @property
     def own_layers(self) -> tuple[int, ...]:
         """The explicitly set layer counts of the first and the last pipeline stage; () if neither is set."""
         given = (self.first_stage_layers, self.last_stage_layers)

@@ -1,11 +1,7 @@
 """Assemble one training job from NeMo's parts, and run it."""
 
-import contextlib
-import time
-from functools import partial
 from typing import Any
 
-import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch import seed_everything
 from megatron.core.optimizer import OptimizerConfig
@@ -18,7 +14,7 @@ from nemo.utils.exp_manager import TimingCallback
 from trainer import checkpoint, devices, families, gpu_performance, hyperparameters, parallelism
 from trainer.callbacks import Records, common_callbacks
 from trainer.checkpoint_io import MeasuredCheckpointIO
-from trainer.cpu.cpu_as_cuda import cpu_as_cuda
+from trainer.cpu.cpu_as_cuda import Patch
 from trainer.data import SyntheticData
 from trainer.ending import Ending
 from trainer.launch import Launch
@@ -42,10 +38,9 @@ except ModuleNotFoundError:  # NeMo 2.5.0 and before
     CallbackGroup = None
 
 
-_CPU_PATCHES = [
+def _cpu_patches() -> list[Patch]:
     # After a load NeMo asserts that CUDA is initialised and moves tensors from a GPU to this rank's GPU.
-    (nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint),
-]
+    return [(nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint)]
 
 
 def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> None:
@@ -55,13 +50,7 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
         TrainerError: the plan does not fit this machine or the checkpoint.
         TrainingFailure: the training diverged.
     """
-    device = devices.training_device(run.recipe.gpu_type)
-    devices.check_device_trains(run.recipe, device)
-    ending.progress.own_peak_memory = partial(devices.peak_memory_bytes, device)
-    ending.progress.moved_at = time.perf_counter()  # NeMo's imports are behind us
-    with cpu_as_cuda(_CPU_PATCHES) if device == "cpu" else contextlib.nullcontext():
-        if device == "cpu":
-            torch.set_num_threads(launch.threads)
+    with devices.planned_device(run.recipe, launch, ending, _cpu_patches) as device:
         fit(run, launch, folders, ending, device)
 
 

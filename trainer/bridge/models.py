@@ -52,10 +52,7 @@ def model_provider(run: PlannedRun, device: str) -> GPTModelProvider:
         share_embeddings_and_output_weights=bool(shape.share_embeddings_and_output_weights),
         tensor_model_parallel_size=parallelism.tensor,
         pipeline_model_parallel_size=parallelism.pipeline,
-        # Documents print 1 if layers are not interleaved, and Megatron takes 1 for a schedule that is.
-        virtual_pipeline_model_parallel_size=None
-        if parallelism.virtual_pipeline == 1
-        else parallelism.virtual_pipeline,
+        virtual_pipeline_model_parallel_size=parallelism.interleaved_stages,
         num_layers_in_first_pipeline_stage=parallelism.first_stage_layers,
         num_layers_in_last_pipeline_stage=parallelism.last_stage_layers,
         account_for_embedding_in_pipeline_split=counts_embedding,

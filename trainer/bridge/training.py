@@ -1,9 +1,7 @@
 """Assemble one training job from Megatron-Bridge's parts, and run it."""
 
-import contextlib
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +31,6 @@ from trainer.bridge.data import synthetic_dataset
 from trainer.bridge.models import model_provider
 from trainer.bridge.on_cpu import cpu_patches
 from trainer.callbacks import Records, common_callbacks
-from trainer.cpu.cpu_as_cuda import cpu_as_cuda
 from trainer.ending import Ending
 from trainer.launch import Launch
 from trainer.loop import Loop, LoopCallback
@@ -58,21 +55,15 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
         TrainerError: the plan does not fit this machine or the checkpoint.
         TrainingFailure: the training diverged.
     """
-    device = devices.training_device(run.recipe.gpu_type)
-    devices.check_device_trains(run.recipe, device)
-    ending.progress.own_peak_memory = partial(devices.peak_memory_bytes, device)
-    ending.progress.moved_at = time.perf_counter()  # the imports are behind us
-    callbacks = [
-        *([SaveAtEnd(folders, ending)] if run.mode == "checkpoint_save" and launch.rank == 0 else []),
-        Records(run, device, ending),
-        # Megatron-Bridge prints the steps, and has the loss, on the last rank.
-        *common_callbacks(
-            run, launch, folders, ending, device, logs_steps=launch.rank == launch.world_size - 1
-        ),
-    ]
-    with cpu_as_cuda(cpu_patches()) if device == "cpu" else contextlib.nullcontext():
-        if device == "cpu":
-            torch.set_num_threads(launch.threads)
+    with devices.planned_device(run.recipe, launch, ending, cpu_patches) as device:
+        callbacks = [
+            *([SaveAtEnd(folders, ending)] if run.mode == "checkpoint_save" and launch.rank == 0 else []),
+            Records(run, device, ending),
+            # Megatron-Bridge prints the steps, and has the loss, on the last rank.
+            *common_callbacks(
+                run, launch, folders, ending, device, logs_steps=launch.rank == launch.world_size - 1
+            ),
+        ]
         try:
             pretrain(configuration(run, folders, device), forward_step, [InBridge(callbacks)])
         except BaseException as error:
