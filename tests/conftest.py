@@ -43,7 +43,7 @@ __all__ = [  # fixtures
 _MACHINE = drawn_machine.enter()
 
 _SHARED = (
-    *("airflow", "site", "warm_trainer", "slurm", "half_years", "sixty_cells", "store_url"),
+    *("airflow", "site", "warm_trainer", "warm_bridge", "slurm", "half_years", "sixty_cells", "store_url"),
     "airflow_database",
 )
 """Fixtures and markers of services that are expensive to start, the slowest first."""

@@ -365,7 +365,6 @@ def _check_bridge(run: PlannedRun) -> None:
     lacking = {
         "nemo": shape.nemo is not None,
         "mla": shape.mla is not None,
-        "hybrid": shape.hybrid is not None,
         "mtp_num_layers": shape.mtp_num_layers is not None,
         "gated_linear_unit: false": shape.gated_linear_unit is False,
         "step_log: bar": run.recipe.step_log == "bar",

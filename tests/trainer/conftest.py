@@ -21,16 +21,22 @@ def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def train_on_bridge(bridge_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
-    """Yield a function like `train` that trains with Megatron-Bridge, whatever backend the run has."""
+def warm_bridge(bridge_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTrainer]:
+    """Yield a process with Megatron-Bridge imported, for all tests that need it."""
     trainer = WarmTrainer(bridge_python, tmp_path_factory.mktemp("warm_bridge"), "megatron_bridge")
+    yield trainer
+    trainer.stop()
+
+
+@pytest.fixture(scope="session")
+def train_on_bridge(warm_bridge: WarmTrainer) -> Train:
+    """Return a function like `train` that trains with Megatron-Bridge, whatever backend the run has."""
 
     def train(run: Run, folder: Path) -> Trained:
         recipe = run.recipe.model_copy(update={"backend": "megatron_bridge"})
-        return trainer.train(run.model_copy(update={"recipe": recipe}), folder)
+        return warm_bridge.train(run.model_copy(update={"recipe": recipe}), folder)
 
-    yield train
-    trainer.stop()
+    return train
 
 
 @pytest.fixture(scope="session")

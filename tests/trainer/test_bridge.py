@@ -3,6 +3,7 @@
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,32 @@ def test_experts_on_two_ranks_take_the_same_steps_and_are_saved_and_loaded(
     assert loaded.exit_code == 0, loaded.log
     expected = {step: alone.losses[step] for step in range(SAVED_AT, END)}
     assert loaded.losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_hybrid_takes_the_same_steps_as_nemo_also_over_stages_and_from_a_checkpoint(
+    train_on_bridge: Train, train: Train, tmp_path: Path
+) -> None:
+    def trained(name: str, by: Train, gpus: int = 1, **fields: Any) -> Trained:
+        (folder := tmp_path / name).mkdir()
+        done = by(planned(gpus, workload="nemotron-h", gbs=GBS, **fields), folder)
+        assert done.exit_code == 0, done.log
+        return done
+
+    stages = Parallelism(data=1, pipeline=2)
+    by_nemo = trained("nemo", train, max_steps=END).losses
+    assert trained("bridge", train_on_bridge, max_steps=END).losses == pytest.approx(by_nemo, rel=ROUNDING)
+    saved = trained(
+        "save", train_on_bridge, 2, parallelism=stages, max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE
+    )
+    loaded = trained(
+        "load",
+        train_on_bridge,
+        max_steps=END,
+        first_step=SAVED_AT,
+        mode=Mode.CHECKPOINT_LOAD,
+        checkpoint_path=str(saved.checkpoints),
+    )
+    assert saved.losses | loaded.losses == pytest.approx(by_nemo, rel=ROUNDING)
 
 
 def test_a_failure_is_recorded(train_on_bridge: Train, tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
-"""The planned shape as a model of Megatron-Bridge: the families `llama` and `gpt`, as in NeMo's configs."""
+"""The planned shape as a model of Megatron-Bridge: `llama`, `gpt` and `nemotron_h`, as in NeMo's configs."""
 
 from dataclasses import asdict
 from typing import Any
 
 import torch.nn.functional as F
 from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.models.nemotronh.nemotron_h_provider import NemotronHModelProvider
 
 from trainer import devices
-from trainer.cpu.cpu_layers import mixture_layers, without_kernels
-from trainer.spec import PlannedRun
+from trainer.cpu.cpu_layers import hybrid_stack, mixture_layers, without_kernels
+from trainer.spec import HybridShape, ModelShape, PlannedRun
 
 LLAMA_31 = {
     "rotary_base": 500_000,
@@ -24,10 +25,18 @@ SIZES = (
 """Fields of the shape with the same name in Megatron-Bridge."""
 
 
-def model_provider(run: PlannedRun, device: str) -> GPTModelProvider:
-    """Return Megatron-Bridge's description of the planned model: RMSNorm, SwiGLU, rotary embeddings."""
-    shape, parallelism = run.recipe.model, run.recipe.parallelism
-    options: dict[str, Any] = {name: getattr(shape, name) for name in SIZES}
+def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | NemotronHModelProvider:
+    """Return Megatron-Bridge's description of the planned model, for `cpu` or `cuda`."""
+    shape = run.recipe.model
+    options = {name: getattr(shape, name) for name in SIZES} | _parallelism(run, device)
+    options["share_embeddings_and_output_weights"] = bool(shape.share_embeddings_and_output_weights)
+    if shape.hybrid is not None:
+        return _hybrid(shape.hybrid, device, options)
+    return _transformer(shape, device, options)
+
+
+def _transformer(shape: ModelShape, device: str, options: dict[str, Any]) -> GPTModelProvider:
+    """Return a model with RMSNorm, SwiGLU and rotary embeddings, dense or a mixture of experts."""
     if shape.architecture == "llama":
         options |= LLAMA_31
     if shape.moe is not None:
@@ -38,7 +47,6 @@ def model_provider(run: PlannedRun, device: str) -> GPTModelProvider:
     if device == "cpu":
         options |= devices.model_options(device) | without_kernels(GPTModelProvider)
         options["transformer_layer_spec"] = mixture_layers
-    counts_embedding = parallelism.counts_embedding(shape.num_layers)
     return GPTModelProvider(
         normalization="RMSNorm",
         layernorm_epsilon=1e-5,
@@ -49,18 +57,40 @@ def model_provider(run: PlannedRun, device: str) -> GPTModelProvider:
         attention_dropout=0.0,
         hidden_dropout=0.0,
         init_method_std=0.02,
-        share_embeddings_and_output_weights=bool(shape.share_embeddings_and_output_weights),
-        tensor_model_parallel_size=parallelism.tensor,
-        pipeline_model_parallel_size=parallelism.pipeline,
-        virtual_pipeline_model_parallel_size=parallelism.interleaved_stages,
-        num_layers_in_first_pipeline_stage=parallelism.first_stage_layers,
-        num_layers_in_last_pipeline_stage=parallelism.last_stage_layers,
-        account_for_embedding_in_pipeline_split=counts_embedding,
-        account_for_loss_in_pipeline_split=counts_embedding,
-        context_parallel_size=parallelism.context,
-        expert_model_parallel_size=parallelism.expert or 1,
-        expert_tensor_parallel_size=parallelism.expert_tensor,
-        # Needs Transformer Engine's norms: Megatron's own RMSNorm does not know sequence parallelism.
-        sequence_parallel=device == "cuda" and parallelism.tensor > 1,
         **options,
     )
+
+
+def _hybrid(hybrid: HybridShape, device: str, options: dict[str, Any]) -> NemotronHModelProvider:
+    """Return a model with Mamba, attention and squared-ReLU MLP layers, without position embeddings."""
+    if device == "cpu":
+        options |= devices.model_options(device) | without_kernels(NemotronHModelProvider)
+        options["mamba_stack_spec"] = hybrid_stack(hybrid.chunk_size)
+    return NemotronHModelProvider(
+        hybrid_override_pattern=hybrid.pattern,
+        mamba_num_heads=hybrid.mamba_num_heads,
+        mamba_head_dim=hybrid.mamba_head_dim,
+        mamba_num_groups=hybrid.mamba_num_groups,
+        mamba_state_dim=hybrid.mamba_state_dim,
+        **{**options, "kv_channels": hybrid.attention_head_dim},
+    )
+
+
+def _parallelism(run: PlannedRun, device: str) -> dict[str, Any]:
+    """Return the fields of a model that say how it is spread over ranks."""
+    parallelism = run.recipe.parallelism
+    counts_embedding = parallelism.counts_embedding(run.recipe.model.num_layers)
+    return {
+        "tensor_model_parallel_size": parallelism.tensor,
+        "pipeline_model_parallel_size": parallelism.pipeline,
+        "virtual_pipeline_model_parallel_size": parallelism.interleaved_stages,
+        "num_layers_in_first_pipeline_stage": parallelism.first_stage_layers,
+        "num_layers_in_last_pipeline_stage": parallelism.last_stage_layers,
+        "account_for_embedding_in_pipeline_split": counts_embedding,
+        "account_for_loss_in_pipeline_split": counts_embedding,
+        "context_parallel_size": parallelism.context,
+        "expert_model_parallel_size": parallelism.expert or 1,
+        "expert_tensor_parallel_size": parallelism.expert_tensor,
+        # Needs Transformer Engine's norms: Megatron's own RMSNorm does not know sequence parallelism.
+        "sequence_parallel": device == "cuda" and parallelism.tensor > 1,
+    }

@@ -125,3 +125,7 @@ class ReferenceMambaMixer(MambaMixer):
         )
         y = (y + self.D.unsqueeze(-1) * x).flatten(-2)
         return self.norm(y, gate).transpose(0, 1).contiguous()
+
+    def _ssm_training(self, zxBCdt: Tensor, packed_seq_params: None = None) -> Tensor:
+        """Do the same under the name that Megatron-Core has from 0.16 on; sequences are never packed here."""
+        return self.ssm_training(zxBCdt)

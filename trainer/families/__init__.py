@@ -20,7 +20,7 @@ FAMILIES = {
     "nemotron_h": "trainer.families.nemotron_h",
 }
 """Module of each architecture, imported when it is needed: importing NeMo takes many seconds."""
-BRIDGE_FAMILIES = ("gpt", "llama")
+BRIDGE_FAMILIES = ("gpt", "llama", "nemotron_h")
 """The architectures that the backend of Megatron-Bridge has, in trainer/bridge/models.py."""
 
 BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
