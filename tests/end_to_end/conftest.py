@@ -15,12 +15,16 @@ DAGS = """
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.dags import make_dags
 
-make_dags(["grok1", "llama3.1"], sweeps={})
+make_dags(["bridge-llama", "grok1", "llama3.1"], sweeps={})
 training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
-"""Two workloads, as parsing all takes Airflow long, and a DAG whose worker a test can kill."""
+"""Three workloads, as parsing all takes Airflow long, and a DAG whose worker a test can kill."""
 
-MIXTURE = Path(__file__).parents[1] / "data" / "mixtures" / "workloads" / "grok1-25.08.yaml"
+DATA = Path(__file__).parents[1] / "data"
+WORKLOADS = (
+    DATA / "mixtures" / "workloads" / "grok1-25.08.yaml",
+    DATA / "bridge" / "workloads" / "bridge-llama-26.11.yaml",
+)
 SLOWER = "slower"
 AFTER_SLOWER = f"""
 from airflow.sdk import DAG
@@ -59,7 +63,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     (dags / "steptime_dags.py").write_text(DAGS)
     (dags / "after_slower.py").write_text(AFTER_SLOWER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
-    shutil.copy(MIXTURE, config / "workloads")
+    for workload in WORKLOADS:
+        shutil.copy(workload, config / "workloads")
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
     for name, step_s, max_steps in ((CELLS, 0.1, [20, 21]), (SLOW_CELLS, 2, [20, 21, 22])):
         sweep = CELLS_SWEEP.format(name=name, cluster=STAND_IN, step_s=step_s, max_steps=max_steps)

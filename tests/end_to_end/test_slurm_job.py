@@ -30,6 +30,25 @@ def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPat
     connection_file.forget(CONNECTION)
 
 
+@pytest.mark.trainer
+def test_megatron_bridge_saves_a_checkpoint_loads_it_and_its_runs_are_published(
+    airflow: Airflow, slurm: MiniSlurm
+) -> None:
+    what = ["bridge-llama", "--cluster", "mini-slurm", "--gpus", "2", "--checkpoint"]
+    done = airflow.steptime("run", *what, "--wait", "--format", "json", timeout_s=1800)
+    assert done.returncode == 0, done.stderr
+    rows = {row["mode"]: row for row in json.loads(done.stdout)["results"]}
+    assert {mode: row["state"] for mode, row in rows.items()} == dict.fromkeys(
+        ("performance", "checkpoint_save", "checkpoint_load"), "valid"
+    )
+    assert rows["performance"]["window"] == "10:19"
+    assert rows["checkpoint_load"]["window"] == "20:20", "it goes on where the other job saved"
+    assert rows["checkpoint_save"]["checkpoint_save_s"] > 0
+    assert rows["checkpoint_load"]["checkpoint_load_s"] > 0
+    published = {row["job_name"] for row in airflow.results()}
+    assert {row["job_name"] for row in rows.values()} <= published
+
+
 def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
     airflow: Airflow, slurm: MiniSlurm
 ) -> None:
