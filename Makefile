@@ -65,8 +65,8 @@ test-all: test-packages setup ## the same with drills, and more of each kind
 	$(LINT)
 	$(PYTEST) -n 6 $(PYTEST_FLAGS)
 
-drills: test-packages setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
-	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills/test_drills.py $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
+drills: test-packages setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side, STORE=postgresql
+	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_STORE=$(STORE) DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills/test_drills.py $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
 
 test-compose: setup ## build, start and break the team deployment on a Docker engine; skipped if none can be started
 	$(BIN)/python tests/compose/deployment.py

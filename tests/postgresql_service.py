@@ -54,6 +54,11 @@ class PostgreSQL:
             self._server.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
             self._server.wait(timeout=_START_S)
 
+    def restart(self) -> None:
+        """Start the server if it is down."""
+        if self._server is None or self._server.poll() is not None:
+            self.start()
+
     def promote(self) -> None:
         """Make a standby accept writes, as a failover does."""
         self._run("pg_ctl", "promote", "-D", "data")

@@ -228,10 +228,10 @@ _FILES = (
         lasts_s=(1, 10),
     ),
     Drill(
-        "disk full while a result is stored",
+        "store away while a result is stored",
         (points.TRAINING,),
-        faults.fill_disk,
-        mend=faults.free_disk,
+        faults.take_store_away,
+        mend=faults.give_store_back,
         seen=faults.store_is_waited_for,
         lasts_s=(0.5, 25),
     ),

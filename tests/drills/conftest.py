@@ -16,7 +16,8 @@ _OF_PROFILE = {"SQUEUE_PARTITION": "none", "SBATCH_PARTITION": "none", "SBATCH_E
 
 @pytest.fixture(scope="package")
 def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
-    with open_site(slurm_of_session, _OF_PROFILE) as opened:
+    on_postgresql = os.environ.get("DRILL_STORE") == "postgresql"
+    with open_site(slurm_of_session, _OF_PROFILE, on_postgresql=on_postgresql) as opened:
         yield opened
 
 

@@ -3,13 +3,14 @@
 Nothing here asks steptime: both databases, squeue and sacct are read directly.
 """
 
+import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from drills.scene import Scene
-from drills.site import selected
 from steptime.clusters.slurm.job_records import SACCT_FORMAT, JobRecord, read_sacct
 
 _SETTLED_WITHIN_S = 120.0
@@ -72,8 +73,9 @@ def collect(scene: Scene) -> Evidence:
 
 def accounted_jobs(scene: Scene) -> list[JobRecord]:
     """Return the jobs of the drill that the accounting has by now."""
-    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(scene.began))
-    options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={since}"]
+    # Relative, as sacct need not run in this process's time zone.
+    since = f"--starttime=now-{math.ceil(time.time() - scene.began)}seconds"
+    options = ["--duplicates", "--allocations", "--noheader", "--parsable2", since]
     listed = scene.site.slurm.command(
         "env", "SLURM_TIME_FORMAT=%s", "sacct", *options, f"--format={SACCT_FORMAT}"
     )
@@ -108,11 +110,14 @@ def _times_trained(job: JobRecord) -> int:
 def _stored(scene: Scene) -> list[StoredRun]:
     query = """
         SELECT job_name, dag_run_id, state, reason,
-               (SELECT json_extract(content, '$.status.state') FROM records WHERE run_id = runs.id),
+               (SELECT content FROM records WHERE run_id = runs.id),
                (SELECT count(*) FROM steps WHERE run_id = runs.id)
-        FROM runs WHERE submitted_at >= ? AND published_at IS NOT NULL
+        FROM runs WHERE submitted_at >= :began AND published_at IS NOT NULL
     """
-    return [StoredRun(*row) for row in selected(scene.site.disk / "steptime.db", query, scene.began)]
+    return [
+        StoredRun(*run, json.loads(record)["status"]["state"] if record else None, steps)
+        for *run, record, steps in scene.site.store_rows(query, began=scene.began)
+    ]
 
 
 def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:

@@ -542,8 +542,11 @@ def unblock_log(scene: "Scene") -> None:
     log.with_suffix(".aside").replace(log)
 
 
-def fill_disk(scene: "Scene") -> None:
-    """Fill the store's disk to the last byte."""
+def take_store_away(scene: "Scene") -> None:
+    """Fill the disk of an SQLite store to the last byte, or let PostgreSQL crash."""
+    if scene.site.postgresql:
+        scene.site.postgresql.stop()
+        return
     with scene.site.filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(1 << 20))
@@ -563,5 +566,8 @@ def store_is_waited_for(scene: "Scene") -> bool:
     return False
 
 
-def free_disk(scene: "Scene") -> None:
-    scene.site.filler.unlink()
+def give_store_back(scene: "Scene") -> None:
+    if scene.site.postgresql:
+        scene.site.postgresql.start()
+    else:
+        scene.site.filler.unlink()

@@ -1,15 +1,17 @@
 """The points of a run at which drills strike: each is observed, and most hold the run there."""
 
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, NullPool, create_engine, text
 
 from drills.scene import PARSE, PUBLISH, SUBMIT, VALIDATE, WAIT
 from steptime.mini_slurm import processes
 
 if TYPE_CHECKING:
     from drills.scene import Scene
+    from drills.site import Site
 
 Act = Callable[["Scene"], object]
 
@@ -118,12 +120,26 @@ def _publishes(scene: "Scene") -> bool:
     if "lock" not in scene.kept:  # earlier tasks write too
         if scene.state(VALIDATE) != "success":
             return False
-        scene.kept["lock"] = sqlite3.connect(scene.site.disk / "steptime.db", isolation_level=None)
-        scene.kept["lock"].execute("BEGIN EXCLUSIVE")
+        scene.kept["lock"] = _lock_store(scene.site)
     if scene.state(PUBLISH) != "running":
         return False
+    if scene.site.postgresql:
+        # On the connection of the lock, which may use the table.
+        waiting = scene.kept["lock"].execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        return bool(waiting.scalar_one())
     store = str(scene.site.disk / "steptime.db")
     return any(store == file.path for process in scene.worker(PUBLISH) for file in process.open_files())
+
+
+def _lock_store(site: "Site") -> Connection:
+    """Begin a transaction for which whoever writes a run to the metrics store has to wait."""
+    connection = create_engine(site.store_url, poolclass=NullPool).connect()
+    if site.postgresql:
+        connection.execute(text("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"))
+    else:
+        connection.connection.driver_connection.isolation_level = None
+        connection.execute(text("BEGIN EXCLUSIVE"))
+    return connection
 
 
 def _unlock_store(scene: "Scene") -> None:

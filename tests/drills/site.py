@@ -22,7 +22,9 @@ from called import captured
 from clusters.login_node import LoginNode
 from end_to_end.driving import Airflow, running_airflow, start_airflow, wait_until
 from free_ports import free_port
+from postgresql_service import PostgreSQL, started_postgresql
 from slurm_service import MiniSlurm
+from sqlalchemy import NullPool, create_engine, text
 from stand_ins.trainer_python import python_of_stand_in
 
 from steptime import settings
@@ -103,6 +105,8 @@ class Site:
     login: LoginNode
     gates: Path
     config: Path
+    postgresql: PostgreSQL | None
+    """The server of the metrics store; without one it is an SQLite file on the small disk."""
     impatient: bool
     """Whether its Airflow declares workers, schedulers and triggerers dead sooner than usual."""
 
@@ -113,12 +117,16 @@ class Site:
 
     @property
     def disk(self) -> Path:
-        """Return the small disk that the metrics store is on."""
+        """Return the small disk that an SQLite store is on."""
         return self.airflow.home / "store"
 
     @property
+    def store_url(self) -> str:
+        return self.postgresql.url if self.postgresql else f"sqlite:///{self.disk / 'steptime.db'}"
+
+    @property
     def store(self) -> Store:
-        return Store(f"sqlite:///{self.disk / 'steptime.db'}")
+        return Store(self.store_url)
 
     @property
     def filler(self) -> Path:
@@ -165,7 +173,9 @@ class Site:
         dags = self.config.with_name("dags")
         port = urlsplit(self.airflow.url).port
         started = start_airflow(
-            self.airflow.home, self.config, dags, announce, port, impatient=self.impatient
+            *(self.airflow.home, self.config, dags, announce, port),
+            impatient=self.impatient,
+            store_url=self.postgresql and self.postgresql.url,
         )
         assert started.url == self.airflow.url, "Airflow has moved"
 
@@ -193,7 +203,17 @@ class Site:
 
     def airflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query to Airflow's database."""
-        return selected(self.airflow.home / "airflow" / "airflow.db", query, *values)
+        database = self.airflow.home / "airflow" / "airflow.db"
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def store_rows(self, query: str, **values: Any) -> list[Any]:
+        """Return the rows of a query to the metrics store; none if it has no tables yet."""
+        engine = create_engine(self.store_url, poolclass=NullPool)
+        with engine.connect() as connection:
+            if not engine.dialect.has_table(connection, "runs"):
+                return []
+            return list(connection.execute(text(query), values))
 
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
@@ -205,6 +225,8 @@ class Site:
         for wrapper in self.login.bin.iterdir():
             wrapper.unlink()
         self.filler.unlink(missing_ok=True)
+        if self.postgresql:
+            self.postgresql.restart()
         self.login.stop()
         self.login.start()
         self.keep_login(self.login.login())
@@ -243,7 +265,9 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
 
 
 @contextmanager
-def open_site(slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bool = True) -> Iterator[Site]:
+def open_site(
+    slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bool = True, on_postgresql: bool = False
+) -> Iterator[Site]:
     """Yield a site with one Airflow and one login; `environment` is what the login's profile sets."""
     # Not in pytest's folder, which a later session may delete: a disk is mounted here.
     with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:
@@ -252,11 +276,16 @@ def open_site(slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bo
         login = LoginNode(slurm, Path(folder, "login"), environment=environment)
         open_things.callback(login.stop)
         open_things.enter_context(_small_disk(home / "store"))
+        postgresql = open_things.enter_context(started_postgresql()) if on_postgresql else None
+        store_url = postgresql.url if postgresql else None
+        if store_url:
+            patched = open_things.enter_context(pytest.MonkeyPatch.context())
+            patched.setenv("STEPTIME_STORE_URL", store_url)  # for the command
         training = Gate(gates, "training")
         airflow = open_things.enter_context(
-            _drilled_airflow(home, Path(folder), login, training, impatient=impatient)
+            _drilled_airflow(home, Path(folder), login, training, impatient=impatient, store_url=store_url)
         )
-        yield Site(airflow, slurm, login, gates, Path(folder, "config"), impatient)
+        yield Site(airflow, slurm, login, gates, Path(folder, "config"), postgresql, impatient)
 
 
 @contextmanager
@@ -275,7 +304,7 @@ def _small_disk(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _drilled_airflow(
-    home: Path, folder: Path, login: LoginNode, training: Gate, *, impatient: bool
+    home: Path, folder: Path, login: LoginNode, training: Gate, *, impatient: bool, store_url: str | None
 ) -> Iterator[Airflow]:
     """Yield a running Airflow with the DAGs of drills and a connection to the login node."""
     dags, config = folder / "dags", folder / "config"
@@ -285,7 +314,8 @@ def _drilled_airflow(
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
     _keep(home, login.login())
     # A port of its own: another Airflow could take one near the default while this one is down.
-    with running_airflow(home, config, dags, free_port(), impatient=impatient) as airflow:
+    port = free_port()
+    with running_airflow(home, config, dags, port, impatient=impatient, store_url=store_url) as airflow:
         yield airflow
 
 
@@ -293,11 +323,3 @@ def _keep(home: Path, login: Connection) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("STEPTIME_HOME", str(home))
         connection_file.keep(login)
-
-
-def selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of a query to an SQLite file, opened read-only; none if there is no file yet."""
-    if not database.exists():
-        return []
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
-        return connection.execute(query, values).fetchall()

@@ -17,7 +17,7 @@ from drills.evidence import settled_jobs
 from drills.oracle import check_jobs
 from drills.scene import SUBMIT, Scene
 from drills.schedule import Schedule
-from drills.site import CLUSTER, SWEEP_DAG, Site, open_site, selected
+from drills.site import CLUSTER, SWEEP_DAG, Site, open_site
 from steptime.clusters.slurm.job_records import JobRecord
 
 pytestmark = [
@@ -136,8 +136,10 @@ def _scene(site: Site, name: str) -> Scene:
 
 def _results(scene: Scene) -> list[int]:
     """Return the map index of each valid result."""
-    query = "SELECT map_index FROM runs WHERE dag_run_id = ? AND published_at IS NOT NULL AND state = 'valid'"
-    return [index for (index,) in selected(scene.site.disk / "steptime.db", query, scene.run.dag_run_id)]
+    query = (
+        "SELECT map_index FROM runs WHERE dag_run_id = :id AND published_at IS NOT NULL AND state = 'valid'"
+    )
+    return [index for (index,) in scene.site.store_rows(query, id=scene.run.dag_run_id)]
 
 
 def _jobs_by_cell(scene: Scene) -> dict[int, Sequence[JobRecord]]:
@@ -155,8 +157,8 @@ def _jobs_by_cell(scene: Scene) -> dict[int, Sequence[JobRecord]]:
 
 def _ledger(scene: Scene) -> dict[str, int]:
     """Return the map index of each job."""
-    query = "SELECT name, map_index FROM jobs WHERE dag_run_id = ?"
-    return dict(selected(scene.site.disk / "steptime.db", query, scene.run.dag_run_id))
+    query = "SELECT name, map_index FROM jobs WHERE dag_run_id = :id"
+    return dict(map(tuple, scene.site.store_rows(query, id=scene.run.dag_run_id)))
 
 
 def _states(jobs: Sequence[JobRecord]) -> tuple[str, ...]:

@@ -210,8 +210,12 @@ def start_airflow(
     port: int | None = None,
     *,
     impatient: bool = True,
+    store_url: str | None = None,
 ) -> Service:
-    """Start Airflow as `steptime up` does; if `impatient`, it notices dead processes sooner."""
+    """Start Airflow as `steptime up` does; if `impatient`, it notices dead processes sooner.
+
+    Without `store_url` the metrics store is in `home`.
+    """
     options = standalone_config._options
 
     def shorter(root: Path, port: int) -> dict[str, dict[str, str]]:
@@ -229,6 +233,8 @@ def start_airflow(
         patched.setenv("STEPTIME_CONFIG_DIR", str(config))
         patched.setenv("STEPTIME_DAGS_DIR", str(dags))
         patched.delenv("STEPTIME_STORE_URL", raising=False)
+        if store_url is not None:
+            patched.setenv("STEPTIME_STORE_URL", store_url)
         if impatient:
             patched.setattr(standalone_config, "_options", shorter)
         started, _ = standalone.up(announce, port=port, timeout_s=_STARTS_WITHIN_S)
@@ -237,10 +243,16 @@ def start_airflow(
 
 @contextmanager
 def running_airflow(
-    home: Path, config: Path, dags: Path, port: int | None = None, *, impatient: bool = True
+    home: Path,
+    config: Path,
+    dags: Path,
+    port: int | None = None,
+    *,
+    impatient: bool = True,
+    store_url: str | None = None,
 ) -> Iterator[Airflow]:
     """Yield an Airflow, started by `start_airflow`; `steptime down` must leave nothing behind at the end."""
-    started = start_airflow(home, config, dags, port=port, impatient=impatient)
+    started = start_airflow(home, config, dags, port=port, impatient=impatient, store_url=store_url)
     passwords = json.loads((home / "airflow/passwords.json").read_text())
     password = passwords[standalone_config.ADMIN]
     try:
