@@ -209,10 +209,6 @@ async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Pa
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
     assert failed(await outcomes(make_config(), known({}), (tiny,))) == set()
 
-    own = plan(PlanRequest(workload="llama3.1", gpus="1", image="steptime/trainer:cpu")).runs[0]
-    found = await outcomes(make_config(container="bwrap"), known({}), (own,))
-    assert found["images"].message == "steptime/trainer:cpu: is made on the cluster when it is staged"
-
     (tmp_path / "file").touch()
     found = await outcomes(make_config(work_dir=str(tmp_path / "file" / "work"), gpu_type="h100"), known({}))
     assert failed(found) >= {"work_dir", "GPUs"}

@@ -46,12 +46,6 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 def test_a_name_gives_file_and_address(name: str, stem: str, enroot: str, apptainer: str) -> None:
     image = parse_image(name)
     assert (image.file_stem, image.uri("#"), image.uri("/")) == (stem, enroot, apptainer)
-    assert not image.is_own
-
-
-def test_the_trainers_own_image_is_known() -> None:
-    assert parse_image("steptime/trainer:cpu").is_own
-    assert not parse_image("nvcr.io/steptime/trainer:cpu").is_own
 
 
 HOSTILE = [

@@ -53,7 +53,6 @@ class Staging(Reported):
             cluster,
             self.config,
             name,
-            venv=None,
             mounts=(Mount(self.config.root, False), Mount("/elsewhere/checkpoints", False)),
             job_options=(),
             report=self.lines.append,

@@ -4,9 +4,12 @@ import asyncio
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import squash_venv
 from slurm_service import MiniSlurm
 
 from steptime import settings, staging
@@ -31,7 +34,7 @@ def work_dir(trainer_python: str) -> Path:
     time, with an almost empty environment.
     """
     programs = [Path(staging.__file__).with_name(f"{name}_image.py") for name in ("import", "unpack")]
-    programs.append(Path(staging.__file__).with_name("squash_venv.py"))
+    programs.append(Path(squash_venv.__file__))
     digest = hashlib.sha256(b"".join(program.read_bytes() for program in programs)).hexdigest()
     folder = settings.home() / "image-of-tests" / f"{Path(trainer_python).parents[1].name}-{digest[:16]}"
     for other in set(folder.parent.glob("*")) - {folder}:
@@ -46,7 +49,7 @@ def work_dir(trainer_python: str) -> Path:
 async def test_a_tiny_llama_is_trained_in_a_real_image(
     trainer_python: str, mini_slurm: MiniSlurm, work_dir: Path
 ) -> None:
-    """The login node makes the image, over ssh; srun starts a container for each rank."""
+    """The image was put there; the login node unpacks it, and srun starts a container for each rank."""
     config = SlurmConfig.model_validate(
         {
             "name": "contained",
@@ -59,17 +62,18 @@ async def test_a_tiny_llama_is_trained_in_a_real_image(
             "poll_interval_s": 0.5,
         }
     )
-    venvs = Path(config.root, "venvs")
-    venvs.symlink_to(Path(trainer_python).parents[2])  # built once for all tests
+    file = Path(config.root, "images", "steptime+trainer+cpu.sqsh")
+    if not file.exists():
+        file.parent.mkdir()
+        venv = Path(trainer_python).parents[1]
+        subprocess.run([sys.executable, squash_venv.__file__, venv, file], check=True)
     run = planned(gpus=2, max_steps=12)
     run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": IMAGE})})
     async with open_cluster(config, mini_slurm.connections) as cluster:
         staged = await stage(cluster, config, run, print)
         assert (staged.python, staged.image) == (None, IMAGE)
-        (record_file,) = Path(config.root, "images").glob("steptime+trainer+cpu+*.sqsh.json")
-        record = json.loads(record_file.read_text())
+        record = json.loads(Path(f"{file}.json").read_text())
         assert record["sha256"] == staged.image_sha256
-        venvs.unlink()  # only the image can have the packages
         spec = job_spec(run, staged, config, identity="contained", started=1_790_000_000)
         assert "  bwrap \\\n" in spec.script
         job = await cluster.submit(spec)

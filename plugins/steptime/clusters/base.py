@@ -153,7 +153,7 @@ class StagedFiles(Frozen):
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
     venv_lock_sha256: str | None
-    """Hash of the lock file of the venv, or of the venv that the image was made from; None without one."""
+    """Hash of the lock file of the venv; None without one."""
     trainer_path: str
     """Folder on the cluster that holds the `trainer` package."""
     trainer_sha256: str

@@ -22,9 +22,6 @@ _LONGEST = 200
 
 _IN_FILE_NAMES = str.maketrans("/:", "++")
 
-OWN_REPOSITORY = "steptime/trainer"
-"""Repository of images in no registry: steptime builds them from a cluster's trainer environment."""
-
 
 class Image(Frozen):
     """A container image name, parsed."""
@@ -36,11 +33,6 @@ class Image(Frozen):
     tag: str | None
     digest: str | None
     """`sha256:…` of the registry's manifest, if the name pins it."""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether steptime builds the image from the trainer's environment, instead of importing it."""
-        return self.registry is None and self.repository == OWN_REPOSITORY
 
     @property
     def file_stem(self) -> str:

@@ -1,12 +1,10 @@
 """Bring a container image into one file. Runs on the cluster, started by the cluster's own Python.
 
     python3.11 import_image.py TARGET IMAGE enroot|apptainer URI
-    python3.11 import_image.py TARGET IMAGE squash_venv VENV
     python3.11 import_image.py --look TARGET IMAGE enroot|apptainer URI
 
 TARGET is the image's file, `….sqsh` or `….sif`. IMAGE is the image's name for the record. enroot or apptainer
-fetch the image from URI, with the logins of their own configuration. VENV is the trainer's environment, which
-`squash_venv.py` beside this file turns into an image.
+fetch the image from URI, with the logins of their own configuration.
 
 The file is written under a temporary name, synced, and renamed when it is complete (`make_once.py`).
 `TARGET.json` beside it records what it is. An existing file is kept if it matches its record. A complete file
@@ -54,9 +52,9 @@ class _Import(NamedTuple):
     target: Path
     image: str
     kind: str
-    """The program that makes the file: `enroot`, `apptainer` or `squash_venv`."""
+    """The program that makes the file: `enroot` or `apptainer`."""
     source: str
-    """What it is made from: a URI, for `squash_venv` a folder."""
+    """The URI that it is made from."""
 
 
 def main() -> int:
@@ -102,7 +100,7 @@ def _is_there(wanted: _Import) -> bool:
         return False
     record = _read_record(target)
     if record is None:
-        return wanted.kind != "squash_venv" and _adopted(wanted)
+        return _adopted(wanted)
     if (record["image"], record["source"]) != (wanted.image, wanted.source):
         print(f"{target} is {record['image']} of {record['source']}: it is replaced", flush=True)
         return False
@@ -172,27 +170,19 @@ def _command(kind: str, source: str, part: Path) -> list[str]:
     """Return the command that writes the image to `part`, without secrets in its arguments."""
     if kind == "enroot":
         return ["enroot", "import", "--output", str(part), "--", source]
-    if kind == "apptainer":
-        return ["apptainer", "pull", str(part), source]
-    return [sys.executable, str(Path(__file__).with_name("squash_venv.py")), source, str(part)]
+    return ["apptainer", "pull", str(part), source]
 
 
-def _tool_version(kind: str) -> str:
+def _tool_version(program: str) -> str:
     """Return name and version of the program. Raise `_ImportFailedError` if it is missing."""
-    version_command = {
-        "enroot": ["enroot", "version"],
-        "apptainer": ["apptainer", "version"],
-        "squash_venv": ["mksquashfs", "-version"],
-    }[kind]
-    program = version_command[0]
     if shutil.which(program) is None:
         raise _ImportFailedError(
             f"{program} is not installed on {platform.node()}: install it there, or set import_in_job: true "
             "if the compute nodes have it, or put the image in its place by hand",
             2,
         )
-    lines = subprocess.run(version_command, capture_output=True, text=True, check=False).stdout.splitlines()
-    version = lines[0].strip() if lines else "of an unknown version"
+    printed = subprocess.run([program, "version"], capture_output=True, text=True, check=False).stdout
+    version = printed.partition("\n")[0].strip() or "of an unknown version"
     return version if program in version else f"{program} {version}"
 
 

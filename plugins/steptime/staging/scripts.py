@@ -15,7 +15,7 @@ from steptime.clusters.jobscript import staging_job_spec
 from steptime.errors import SystemFailure
 from steptime.waiting import poll_until_async
 
-_SCRIPTS = ("build_venv.py", "import_image.py", "squash_venv.py", "unpack_image.py")
+_SCRIPTS = ("build_venv.py", "import_image.py", "unpack_image.py")
 _PACKAGE = "steptime/staging"
 """Folder beside the scripts on the cluster with the modules that they import."""
 _TIMEOUT_S = 2 * 3600

@@ -33,17 +33,9 @@ _CANNOT_TELL = 3
 
 
 def _fetched_by_nodes(staged: StagedFiles, name: str) -> StagedFiles:
-    """Return the staging result for an image that the nodes fetch themselves.
-
-    Raises UserError for steptime's own image, which is in no registry.
-    """
-    image = parse_image(name)
-    if image.is_own:
-        raise UserError(
-            f"image {name} is built by steptime and is in no registry, but the nodes of this cluster fetch "
-            "images from registries: choose an image that is in one"
-        )
-    return staged.model_copy(update={"image": name, "image_path": name, "image_digest": image.digest})
+    """Return the staging result for an image that the nodes fetch themselves. Raises UserError."""
+    digest = parse_image(name).digest
+    return staged.model_copy(update={"image": name, "image_path": name, "image_digest": digest})
 
 
 async def stage(
@@ -64,8 +56,7 @@ async def stage(
     name = run.recipe.image
     if name is not None and config.image_form is ImageForm.NAME:
         return _fetched_by_nodes(staged, name)
-    venv: str | None = None
-    if name is None or parse_image(name).is_own:
+    if name is None:
         python, lock_sha256 = await stage_venv(
             cluster,
             config,
@@ -73,22 +64,17 @@ async def stage(
             bootstrap=trainer.parent / "requirements-bootstrap.txt",
             report=report,
         )
-        staged = staged.model_copy(update={"python": python, "venv_lock_sha256": lock_sha256})
-        venv = str(PurePosixPath(python).parents[1])
-    if name is None:
-        return staged
+        return staged.model_copy(update={"python": python, "venv_lock_sha256": lock_sha256})
     image = await stage_image(
         cluster,
         config,
         name,
-        venv=venv,
         mounts=config.mounts(run),
         job_options=config.staging_job_options(run),
         report=report,
     )
     return staged.model_copy(
         update={
-            "python": None,
             "image": name,
             "image_path": image.path,
             "image_digest": image.digest,
@@ -289,7 +275,6 @@ async def stage_image(
     config: ClusterConfig,
     name: str,
     *,
-    venv: str | None,
     mounts: Sequence[Mount],
     job_options: Sequence[str],
     report: Callable[[str], None],
@@ -300,7 +285,6 @@ async def stage_image(
         cluster: the cluster.
         config: its configuration; `container` is the container program.
         name: the image's name, as in a recipe.
-        venv: the trainer's environment on the cluster, for an image that is made from it.
         mounts: what containers will mount.
         job_options: options for jobs, if images are imported by jobs.
         report: gets each line of progress immediately.
@@ -309,7 +293,7 @@ async def stage_image(
         UserError: the name is invalid, or the cluster lacks a program or a login to get the image.
         SystemFailure: it could not be fetched or unpacked; the message has the last lines of output.
     """
-    tool, source, target = _source(parse_image(name), config, venv)
+    tool, source, target = _source(parse_image(name), config)
     folder = target.parent
     scripts = await copy_scripts(cluster, config)
     ended = await run_script(
@@ -347,9 +331,7 @@ async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str 
     Nothing is fetched. Raises UserError or SystemFailure if the image is not available.
     """
     image = parse_image(name)
-    tool, source, target = _source(image, config, venv="")  # also refuses what the container cannot have
-    if image.is_own:
-        return "is made on the cluster when it is staged"
+    tool, source, target = _source(image, config)
     if config.import_in_job:
         return f"{target} is there" if await cluster.read(str(target), limit=1) else None
     scripts = await copy_scripts(cluster, config)
@@ -368,25 +350,12 @@ async def find_image(cluster: Cluster, config: ClusterConfig, name: str) -> str 
     return ended.last_lines[-1]
 
 
-def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str, PurePosixPath]:
-    """Return the program that makes the image's file, what it is made from (URI or folder), and its path.
-
-    Raises UserError if the image is made from the trainer's environment, and `venv` is None or the container
-    program cannot use such an image.
-    """
+def _source(image: Image, config: ClusterConfig) -> tuple[str, str, PurePosixPath]:
+    """Return the program that makes the image's file, the URI that it is made from, and the file's path."""
     images = PurePosixPath(config.root, "images")
-    if not image.is_own and config.image_form is ImageForm.SIF:
+    if config.image_form is ImageForm.SIF:
         return "apptainer", image.uri("/"), images / f"{image.file_stem}.sif"
-    if not image.is_own:
-        return "enroot", image.uri("#"), images / f"{image.file_stem}.sqsh"
-    if venv is None or config.image_form not in (ImageForm.FOLDER, ImageForm.SQUASHFS):
-        raise UserError(
-            f"image '{image.repository}' is made from the trainer's own environment and runs only in bwrap "
-            f"or pyxis, but cluster {config.name} has container: {config.container}; choose another image "
-            "or container"
-        )
-    content = PurePosixPath(venv).name.removeprefix("trainer-")  # the hash of the environment's packages
-    return "squash_venv", venv, images / f"{image.file_stem}+{content}.sqsh"
+    return "enroot", image.uri("#"), images / f"{image.file_stem}.sqsh"
 
 
 def _require_success(ended: ScriptEnd, what: str) -> None:

@@ -1,10 +1,10 @@
-"""Make a squashfs image of a virtual environment, with all that it needs. Runs on the cluster.
+"""Make a squashfs image of a virtual environment, with all that it needs, for tests of containers.
 
     python3.11 squash_venv.py VENV OUT
 
 In the image the environment is /opt/trainer. Its Python has the same path as on this machine. The image also
 has a shell and the shared libraries to which Python and the packages are linked, so a job in it needs nothing
-of the machine but the kernel. Needs mksquashfs (4.5 or newer) and ldd. Standard library only.
+of the machine but the kernel. Needs mksquashfs (4.5 or newer) and ldd.
 """
 
 import io
