@@ -38,6 +38,12 @@ NEWEST = {
 
 Its constraints have the packages of about that day.
 """
+OLDER_PACKAGES = {
+    ("3.1", "3.11"): ("sqlalchemy<2", "pandas<2.2", "numpy<2"),
+    ("3.1", "3.12"): ("sqlalchemy<2", "pandas<2.2", "numpy<2"),
+    ("3.1", "3.13"): ("sqlalchemy<2",),
+}
+"""Packages that Airflow's constraints of December 2025 hold below the newest ones of their day."""
 
 DAG_OF_OTHERS = """
 from airflow.sdk import DAG, task
@@ -164,8 +170,8 @@ def check_guest(foreign: ForeignAirflow, wheel: Path) -> None:
 def constraints(folder: Path, airflow: str, python: str) -> tuple[str, ...]:
     """Return the options for the package versions with which Airflow was released.
 
-    If its constraints cannot be reached, these are the newest packages of that day. Newer ones can break
-    an older Airflow: 3.2.2 does not start with FastAPI 0.165.
+    If its constraints cannot be reached, these are the newest packages of that day that OLDER_PACKAGES
+    allows. Newer ones can break an older Airflow: 3.2.2 does not start with FastAPI 0.165.
     """
     told = os.environ.get("AIRFLOW_CONSTRAINTS", CONSTRAINTS).format(airflow=airflow, python=python)
     file = folder / "constraints.txt"
@@ -178,8 +184,12 @@ def constraints(folder: Path, airflow: str, python: str) -> tuple[str, ...]:
             raise SystemExit(
                 f"{told} cannot be read ({error}), and NEWEST has no day of {airflow}"
             ) from error
-        print(f"  with the packages of {released}: {told} cannot be read ({error})")
-        (wanted := folder / "wanted.txt").write_text(f"apache-airflow=={airflow}\n")
+        older = OLDER_PACKAGES.get((airflow.rpartition(".")[0], python), ())
+        print(
+            f"  with the packages of {released}, {', '.join(older) or 'none held back'}: "
+            f"{told} cannot be read ({error})"
+        )
+        (wanted := folder / "wanted.txt").write_text("\n".join([f"apache-airflow=={airflow}", *older]))
         options = (
             "--quiet",
             "--no-annotate",
