@@ -1,0 +1,239 @@
+"""Trials: what is decided of variants that run once in each round, and how often that is wrong.
+
+docs/reference/trials.md has the rates, from benchmarks/trial_rates.py with other seeds.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steptime.judging.group_sequential import levels
+from steptime.judging.trials import Observation, TrialState, VariantState, decide, round_order
+
+
+def observed(rounds: Sequence[Mapping[str, float | None]]) -> list[Observation]:
+    """Return an observation for each step time (seconds) of each round."""
+    return [
+        Observation(variant, number, time)
+        for number, times in enumerate(rounds, start=1)
+        for variant, time in times.items()
+    ]
+
+
+def state_of(trial: TrialState, variant: str) -> VariantState:
+    """Return the state of one variant."""
+    return next(state for state in trial.variants if state.variant == variant)
+
+
+def decided(
+    variants: Sequence[str], rounds: Sequence[Mapping[str, float | None]], **options: object
+) -> TrialState:
+    """Return the state after these rounds with a least difference of 1.5 % and known noise of 0.5 %."""
+    known = {"least_difference_percent": 1.5, "known_noise_percent": 0.5}
+    return decide(variants, observed(rounds), **known | options)  # type: ignore[arg-type]
+
+
+def test_a_slower_variant_leaves_with_its_difference() -> None:
+    rounds = [
+        {"default": 10.0, "ring": 10.5},
+        {"default": 10.2, "ring": 10.7},
+        {"default": 9.9, "ring": 10.4},
+    ]
+    trial = decided(["default", "ring"], rounds)
+    assert (trial.reason, trial.best, trial.still_in) == ("one left", "default", ("default",))
+    ring = state_of(trial, "ring")
+    assert (ring.status, ring.compared_with) == ("slower", "default")
+    assert ring.left_round == trial.round <= 3
+    assert ring.low_percent is not None
+    assert ring.difference_percent == pytest.approx(5, abs=0.2)
+    assert 0 < ring.low_percent < ring.difference_percent < (ring.high_percent or 0)
+    assert state_of(trial, "default") == VariantState(
+        "default", "best", ring.runs, pytest.approx(10.1, abs=0.1)
+    )
+    assert trial.further_rounds == trial.further_runs == 0
+
+
+def test_equal_variants_end_as_within() -> None:
+    rounds = [{"default": 10.0 + n / 10, "ring": 10.02 + n / 10} for n in range(16)]
+    trial = decided(["default", "ring"], rounds)
+    assert (trial.reason, trial.open_pairs) == ("within", ())
+    assert trial.within_percent is not None
+    assert trial.within_percent <= 1.5
+    ring = state_of(trial, "ring")
+    assert ring.status == "within"
+    assert -1.5 <= (ring.low_percent or -9) < 0.2 < (ring.high_percent or 9) <= 1.5
+
+
+def test_before_the_first_complete_round_nothing_is_known() -> None:
+    trial = decided(["a", "b"], [{"a": 10.0}])
+    assert (trial.round, trial.ended, trial.best, trial.still_in) == (0, False, None, ("a", "b"))
+    assert (trial.open_pairs, trial.further_rounds, trial.within_percent) == ((("a", "b"),), None, None)
+    assert {state.status for state in trial.variants} == {"racing"}
+
+
+def test_a_variant_that_cannot_run_leaves_at_once() -> None:
+    refused = Observation("big", 1, None, "out of memory")
+    trial = decide(["a", "b", "big"], [refused], least_difference_percent=1.5)
+    assert (trial.round, trial.still_in, trial.ended) == (0, ("a", "b"), False)
+    big = state_of(trial, "big")
+    assert (big.status, big.left_round, big.cause) == ("cannot run", 1, "out of memory")
+    whole = decide(
+        ["a", "b", "big"], [refused, *observed([{"a": 10.0, "b": 10.0}])], least_difference_percent=1.5
+    )
+    assert whole.round == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason", "best"), [(["b"], "one left", "a"), (["a", "b"], "none can run", None)]
+)
+def test_ends_without_others_that_can_run(refused: list[str], reason: str, best: str | None) -> None:
+    refusals = [Observation(name, 1, None, "refused") for name in refused]
+    trial = decide(["a", "b"], refusals, least_difference_percent=1.5)
+    assert (trial.reason, trial.best, trial.further_rounds) == (reason, best, 0)
+
+
+def test_one_variant_needs_no_run() -> None:
+    trial = decide(["a"], [], least_difference_percent=1.5)
+    assert (trial.ended, trial.reason, trial.best, trial.round) == (True, "one left", "a", 0)
+
+
+def test_identical_times_are_within_and_the_first_is_best() -> None:
+    trial = decided(["a", "b", "c"], [dict.fromkeys("abc", 10.0)] * 16)
+    assert (trial.reason, trial.best) == ("within", "a")
+
+
+def test_invalid_runs_are_left_out_of_a_complete_round() -> None:
+    rounds: list[dict[str, float | None]] = [
+        {"a": 10.0, "b": 10.5},
+        {"a": None, "b": 10.5},
+        {"a": 10.0, "b": None},
+    ]
+    trial = decided(["a", "b"], rounds)
+    assert trial.round == 3
+    assert [state.runs for state in trial.variants] == [2, 2]
+
+
+def test_three_rounds_without_a_valid_run_take_a_variant_out() -> None:
+    rounds: list[dict[str, float | None]] = [{"a": 10.0, "b": 10.0, "c": None}] * 3
+    trial = decided(["a", "b", "c"], rounds, rounds_max=3)
+    gone = state_of(trial, "c")
+    assert (gone.status, gone.left_round, gone.runs, gone.step_time_s) == ("cannot run", 3, 0, None)
+    assert gone.cause == "no valid run in 3 rounds in a row"
+
+
+def test_a_variant_that_misses_rounds_is_still_compared() -> None:
+    rounds: list[dict[str, float | None]] = [
+        {"a": 10.0, "b": 10.0, "c": None if number % 2 else 11.0} for number in range(4)
+    ]
+    assert state_of(decided(["a", "b", "c"], rounds), "c").status == "slower"
+
+
+def test_one_disturbed_run_decides_nothing() -> None:
+    trial = decided(["a", "b"], [{"a": 10.0, "b": 14.0}, {"a": 10.0, "b": 10.01}, {"a": 10.0, "b": 9.99}])
+    assert trial.still_in == ("a", "b")
+    assert abs(state_of(trial, "b").difference_percent or 9) < 0.5
+
+
+def test_runs_that_scatter_more_than_is_known_overrule_it() -> None:
+    rounds = [{"a": 10.0, "b": 10.0 * (1 + percent / 100)} for percent in (4, -1, 5, 0, 3)]
+    trial = decided(["a", "b"], rounds)
+    assert trial.still_in == ("a", "b")
+    assert (trial.further_rounds or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"rounds_max": 1}, "rounds used up"), ({"budget_used_up": True}, "budget used up")],
+)
+def test_limits_end_a_trial_with_what_is_open(options: dict[str, object], reason: str) -> None:
+    trial = decided(["a", "b"], [{"a": 10.0, "b": 10.08}], **options)
+    assert (trial.ended, trial.reason, trial.open_pairs) == (True, reason, (("a", "b"),))
+    assert trial.further_rounds
+    assert trial.further_runs == 2 * trial.further_rounds
+
+
+def test_a_known_best_ends_before_all_are_within() -> None:
+    rounds = [{name: 10 + number / 25 for number, name in enumerate("abcd")}] * 16
+    both = [decided(list("abcd"), rounds, stop_when=when) for when in ("best known", "all within")]
+    assert (both[0].reason, both[0].best) == ("best known", "a")
+    assert both[0].round < both[1].round
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, 0.0, -1.0])
+def test_times_are_positive_and_finite(time: float) -> None:
+    with pytest.raises(ValueError, match="'a' has a step time of"):
+        decide(["a", "b"], [Observation("a", 1, time)], least_difference_percent=1.5)
+
+
+@pytest.mark.parametrize(
+    ("observations", "message"),
+    [
+        ([Observation("c", 1, 1.0)], "no variant 'c'"),
+        ([Observation("a", 0, 1.0)], "round 0"),
+        ([Observation("a", 1, 1.0)] * 2, "two observations in round 1"),
+        ([Observation("a", 1, 1.0, "out of memory")], "cannot run"),
+    ],
+)
+def test_observations_that_no_trial_has(observations: list[Observation], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decide(["a", "b"], observations, least_difference_percent=1.5)
+
+
+@pytest.mark.parametrize("least", [0.0, -1.0, math.nan, math.inf])
+def test_a_least_difference_is_positive(least: float) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        decide(["a", "b"], [], least_difference_percent=least)
+
+
+@pytest.mark.parametrize("variants", [[], ["a", "a"]])
+def test_variants_have_different_names(variants: list[str]) -> None:
+    with pytest.raises(ValueError, match="name of its own"):
+        decide(variants, [], least_difference_percent=1.5)
+
+
+def test_the_order_of_a_round_is_random_and_repeatable() -> None:
+    names = list("abcdefgh")
+    orders = [round_order(names, round=number, seed=7) for number in range(1, 5)]
+    assert orders == [round_order(names, round=number, seed=7) for number in range(1, 5)]
+    assert all(sorted(order) == names for order in orders)
+    assert all(one != other for one, other in pairwise(orders))
+
+
+@pytest.mark.parametrize(
+    ("looks", "shape", "critical"),
+    [(1, 0.5, 1.960), (5, 0.5, 2.413), (10, 0.5, 2.555), (5, 0, 2.040), (10, 0, 2.087)],
+)
+def test_levels_are_those_of_published_tables(looks: int, shape: float, critical: float) -> None:
+    """Pocock (1977), and O'Brien and Fleming (1979): the last look's critical value at 5 %, two sides."""
+    last = levels(0.05, looks, shape=shape)[-1]
+    assert last == pytest.approx(math.erfc(critical / math.sqrt(2)) / 2, rel=0.025)
+
+
+times = st.one_of(st.none(), st.floats(1e-3, 1e3))
+rounds_of_three = st.lists(st.fixed_dictionaries(dict.fromkeys("abc", times)), max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rounds_of_three)
+def test_any_times_give_a_consistent_state(rounds: list[dict[str, float | None]]) -> None:
+    trial = decided(list("abc"), rounds, rounds_max=5)
+    assert trial == decide(
+        list("abc"),
+        reversed(observed(rounds)),
+        least_difference_percent=1.5,
+        known_noise_percent=0.5,
+        rounds_max=5,
+    )
+    left = {state.variant for state in trial.variants if state.left_round is not None}
+    assert set(trial.still_in) == set("abc") - left
+    assert (trial.best in trial.still_in) or trial.best is None
+    assert trial.ended == (trial.reason is not None)
+    for state in trial.variants:
+        if state.low_percent is not None and state.difference_percent is not None:
+            assert state.low_percent <= state.difference_percent <= (state.high_percent or math.inf)
+        if state.status == "slower":
+            assert (state.low_percent or 0) > 0
