@@ -11,11 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from steptime.airflow import base
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
-from steptime.errors import Overdue
-from steptime.recipes.models import Run
-from steptime.runs.following import WaitLimits
 
 from .conftest import AirflowSays, MakeContext, Submit, event_of, noted, task_of, trigger_of, wait_task
 
@@ -40,29 +37,6 @@ def test_the_sensor_defers_for_the_job_of_the_ledger(submission: Submit, make_co
     assert path == "steptime.airflow.triggers.TrainingTrigger"
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)
     assert (arguments["cluster"], arguments["job"]) == ("local", job["name"])
-
-
-def test_a_tasks_own_patience_wins_over_the_clusters_files(
-    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitted = submission(STAND_IN="hang")
-
-    async def limits_only(_run: Run, _job: Job, limits: WaitLimits, *_: object, **__: object) -> JobStatus:
-        assert limits.run_s is not None, "else it would be waited for ever"
-        raise Overdue(f"{limits.patience_s:.0f} {limits.queue_s:.0f}")
-
-    monkeypatch.setattr("steptime.airflow.triggers.follow", limits_only)
-
-    def patience(**hours: float) -> list[int]:
-        trigger = trigger_of(submitted, make_context(), **hours)
-        again = TrainingTrigger(**trigger.serialize()[1])
-        return [int(seconds) for seconds in asyncio.run(again.wait_for_end())["overdue"].split()]
-
-    of_file = patience()
-    assert patience(patience_h=2, queue_patience_h=3) == [7200, 10_800]
-    assert patience(patience_h=2) == [7200, of_file[1]]
-    assert patience(queue_patience_h=3) == [of_file[0], 10_800]
-    assert not {7200, 10_800} & {*of_file}
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(3.0, 5.0), (20.0, 0.0)])
@@ -187,10 +161,12 @@ def test_other_ends_are_told_apart(
 
 
 def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
-    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+    submission: Submit, make_context: MakeContext, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted, context = submission(), make_context()
-    trigger = trigger_of(submitted, make_context(), patience_h=0)
+    file = home.parent / "config" / "clusters" / "local.yaml"
+    file.write_text(f"{file.read_text()}patience_h: 0.0001\n")
+    trigger = trigger_of(submitted, make_context())
 
     async def unreachable(*_: object) -> None:
         raise ConnectionError("no route to host")

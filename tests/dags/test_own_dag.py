@@ -29,8 +29,6 @@ dag = training_dag(
     start_date=datetime(2026, 1, 1),
     default_args={"retries": 5, "on_failure_callback": tell, "owner": "ada", "pool": "benchmarks"},
     tags=["night"],
-    patience_h=2,
-    queue_patience_h=3.5,
     on_failure_callback=tell,
     on_success_callback=tell,
     description="Ours",
@@ -61,9 +59,7 @@ def test_three_lines_are_a_dag(read: Any) -> None:
     assert {task.owner for task in dag.tasks} == {"airflow"}
     # Airflow checks each field of each copy whenever it stores the DAG: half a second of CPU a file.
     assert not [task.task_id for task in dag.tasks if task.params], "the form is the DAG's alone"
-    wait = dag.get_task("performance.wait")
-    assert wait.patience == {"patience_h": None, "queue_patience_h": None}
-    assert wait.deferrable
+    assert dag.get_task("performance.wait").deferrable
 
 
 def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
@@ -75,6 +71,3 @@ def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
     submit = dag.get_task("checkpoint.save.submit")
     assert (submit.owner, submit.pool, submit.retries) == ("ada", "benchmarks", 5)
     assert submit.has_on_failure_callback
-    for group in ("performance", "checkpoint.save", "checkpoint.load"):
-        wait = dag.get_task(f"{group}.wait")
-        assert wait.patience == {"patience_h": 2, "queue_patience_h": 3.5}

@@ -83,8 +83,6 @@ def training_dag(
     schedule: Any = None,
     default_args: Mapping[str, Any] = MappingProxyType({}),
     tags: Collection[str] = (),
-    patience_h: float | None = None,
-    queue_patience_h: float | None = None,
     **dag_arguments: Any,
 ) -> DAG:
     """Build the DAG that benchmarks a workload, with its trigger form.
@@ -106,12 +104,9 @@ def training_dag(
             steptime's number, except for the tasks `wait`; an `on_failure_callback` is called after
             steptime's own.
         tags: further tags of the DAG, besides `steptime` and the workload's name.
-        patience_h: hours for which a job's cluster may be out of reach; None for the cluster file's value.
-        queue_patience_h: hours that a job may queue before it is ended; None for the cluster file's value.
         dag_arguments: further arguments of Airflow's `DAG`, such as `on_failure_callback`, `start_date` or
             `is_paused_upon_creation`.
     """
-    waiting = {"deferrable": deferrable, "patience_h": patience_h, "queue_patience_h": queue_patience_h}
     on_failure = [record_failure, *_callbacks(default_args.get("on_failure_callback"))]
     document, published = load_workload(workload), published_results(workload)
     arguments: dict[str, Any] = {
@@ -134,14 +129,14 @@ def training_dag(
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            train(run, staged, waiting, published)
+            train(run, staged, published, deferrable=deferrable)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saving = train(save, staged, waiting, published)
+                saving = train(save, staged, published, deferrable=deferrable)
             with TaskGroup("load"):
-                train(load, staged, waiting, published, saving=saving)
+                train(load, staged, published, deferrable=deferrable, saving=saving)
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
@@ -166,9 +161,9 @@ def _callbacks(given: Any) -> list[Any]:
 def train(
     run: Any,
     staged: Any,
-    waiting: Mapping[str, Any],
     published: Asset | None,
     *,
+    deferrable: bool = True,
     saving: TrainingSensor | None = None,
 ) -> TrainingSensor:
     """Create the tasks of one run in the current task group; return the sensor that waits for its job.
@@ -176,9 +171,9 @@ def train(
     Args:
         run: the name of the run, as XCom.
         staged: the files staged for the run, as XCom.
-        waiting: arguments of `TrainingSensor`.
         published: the asset that is updated when the run's results are published; None in a sweep, where the
             task `publish` itself finds the asset of the run's workload.
+        deferrable: wait in the triggerer; False to wait in a worker.
         saving: the task that waits for the job whose checkpoint this run loads.
     """
     saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
@@ -187,11 +182,13 @@ def train(
         run=run,
         staged=staged,
         saved_in=saved_in,
-        deferrable=waiting["deferrable"],
+        deferrable=deferrable,
     )
     if saving is not None:
         saving >> submit
-    wait = TrainingSensor(task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES, **waiting)
+    wait = TrainingSensor(
+        task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES, deferrable=deferrable
+    )
     end = EndTrainingOperator(task_id="end")
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", trigger_rule=TriggerRule.ALL_DONE)

@@ -44,8 +44,6 @@ class TrainingSensor(CancelsJobOnKill):
     :param submitted: what `SubmitTrainingOperator` returned. (templated)
     :param deferrable: wait in the triggerer, holding no worker slot; the cluster is polled once per
         `poll_interval_s` for all waiting tasks together. Otherwise wait in the worker.
-    :param patience_h: hours for which the cluster may be out of reach; None for the cluster file's value.
-    :param queue_patience_h: hours that the job may queue before it is ended; None for the file's value.
     """
 
     template_fields: Sequence[str] = ("submitted",)
@@ -56,14 +54,11 @@ class TrainingSensor(CancelsJobOnKill):
         *,
         submitted: Any,
         deferrable: bool = True,
-        patience_h: float | None = None,
-        queue_patience_h: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.submitted = submitted
         self.deferrable = deferrable
-        self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
     def planned_run(self) -> Run | None:
         """Return the run whose job is waited for; None without a job, or while the store does not answer."""
@@ -110,7 +105,7 @@ class TrainingSensor(CancelsJobOnKill):
             self._mark_abandoned(job, abandoned=True)
         if status is not None:
             return self._ended(job, status, context)
-        trigger = TrainingTrigger(cluster=job.cluster, job=job.name, **self.patience)
+        trigger = TrainingTrigger(cluster=job.cluster, job=job.name)
         if self.deferrable:
             raise TaskDeferred(trigger=trigger, method_name="execute_complete")
         return self.execute_complete(context, asyncio.run(trigger.wait_for_end()))

@@ -28,22 +28,12 @@ class TrainingTrigger(WaitingTrigger):
 
     :param cluster: the cluster's name.
     :param job: the job's name.
-    :param patience_h: hours for which the cluster may be out of reach; None for the cluster file's value.
-    :param queue_patience_h: hours that the job may queue; None for the cluster file's value.
     """
 
-    def __init__(
-        self,
-        *,
-        cluster: str,
-        job: str,
-        patience_h: float | None = None,
-        queue_patience_h: float | None = None,
-    ) -> None:
-        super().__init__(cluster=cluster, job=job, patience_h=patience_h, queue_patience_h=queue_patience_h)
+    def __init__(self, *, cluster: str, job: str) -> None:
+        super().__init__(cluster=cluster, job=job)
         self.cluster = cluster
         self.job = job
-        self.patience = {"patience_h": patience_h, "queue_patience_h": queue_patience_h}
 
     async def event(self) -> TriggerEvent:
         """Wait until the job has ended or a limit is exceeded; return the event."""
@@ -60,13 +50,12 @@ class TrainingTrigger(WaitingTrigger):
                 f"the metrics store no longer has job '{self.job}': was the store replaced? Clear "
                 "'submit' to start a new job."
             )
-        patience = {name: hours for name, hours in self.patience.items() if hours is not None}
-        config = load_cluster(self.cluster).model_copy(update=patience)
+        limits = wait_limits(noted.run, load_cluster(self.cluster))
         try:
             ended = await follow(
                 noted.run,
                 noted.job,
-                wait_limits(noted.run, config),
+                limits,
                 airflow_connection,
                 info=self.log.info,
                 warn=self.log.warning,

@@ -83,18 +83,17 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
 
 def _train_each(planned: Any) -> list[Any]:
     """Create the tasks that train each cell; `planned` is an XCom of `runs_with_staged`."""
-    waiting = {"deferrable": True}
 
     @task_group(group_id="performance")
     def performance(run: Any, staged: Any) -> None:
-        train(run, staged, waiting, None)
+        train(run, staged, None)
 
     @task_group(group_id="checkpoint")
     def checkpoint(save: Any, load: Any, staged: Any) -> None:
         with TaskGroup("save"):
-            saving = train(save, staged, waiting, None)
+            saving = train(save, staged, None)
         with TaskGroup("load"):
-            train(load, staged, waiting, None, saving=saving)
+            train(load, staged, None, saving=saving)
 
     runs = SelectOperator(task_id="performance_runs", returned=planned, field="runs")
     pairs = SelectOperator(task_id="checkpoint_pairs", returned=planned, field="checkpoint_pairs")
