@@ -25,6 +25,7 @@ KEYS = {
     "recipes": "recipes",
     "recipes --published": "recipes",
     "recipes --launch": "recipes",
+    "recipes diff gpt-oss-26.02 gpt-oss-26.08": "changes",
     "results": "results",
     "results columns": "columns",
     "results compare": "cells",

@@ -38,6 +38,13 @@ def test_every_row_that_runs() -> None:
     assert (row["vp"], row["window"], row["time_limit"]) == (12, "last", "00:30:00")
 
 
+def test_what_a_release_changed_is_told_by_cell() -> None:
+    told = call("recipes", "diff", "gpt-oss-26.02", "gpt-oss-26.08").stdout
+    assert "gpt_oss_120b, all:\n  image: nvcr.io/nvidia/nemo:26.02 → nvcr.io/nvidia/nemo:26.06.01\n" in told
+    assert "  variable NCCL_GRAPH_REGISTER: - → 0\n" in told
+    assert "gpt_oss_120b, b300 bf16: 64; b200 bf16: 64:\n  expert parallel: 64 → 8\n" in told
+
+
 def test_how_runs_are_launched_is_listed_with_sources() -> None:
     rows = list(csv.DictReader(StringIO(call("recipes", "--launch", "--format", "csv").stdout)))
     on_gpus = {
@@ -138,7 +145,7 @@ def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pyte
     "line",
     [
         line
-        for text in (recipes.EXAMPLES, plan.EXAMPLES)
+        for text in (recipes.EXAMPLES, recipes.DIFF_EXAMPLES, plan.EXAMPLES)
         for line in text.splitlines()
         if line.startswith("steptime ") and line != "steptime recipes"  # the table takes seconds
     ],

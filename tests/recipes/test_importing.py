@@ -196,6 +196,25 @@ def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_pat
         path.write_text(written)
 
 
+def test_a_file_of_a_newer_release_is_not_replaced(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+    release, _ = upstream
+    (release / "exemplar.yaml").write_text(SUITE)
+    out = tmp_path / "out"
+    imported(release, out)
+    sweep = out / "exemplar-gb200.yaml"
+    older, newer = (
+        sweep.read_text().replace("v99.01", "v99.00"),
+        sweep.read_text().replace("v99.01", "v99.10"),
+    )
+    sweep.write_text(newer)
+    printed = imported(release, out).replace("\n", " ")
+    assert f"{sweep} is of v99.10.00, which is newer than v99.01.00; move it away" in printed
+    assert sweep.read_text() == newer
+    sweep.write_text(older)
+    imported(release, out)
+    assert "v99.01.00" in sweep.read_text()
+
+
 @pytest.mark.long
 def test_upstreams_code_reaches_nothing_of_this_machine(upstream: tuple[Path, Path], tmp_path: Path) -> None:
     """It cannot read or write a user's files and has no network; the script here tries all of that."""

@@ -1,5 +1,6 @@
 """`steptime recipes import`: workload files from a release of NVIDIA/exemplar-performance."""
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,9 @@ steptime recipes import ~/exemplar-performance --megatron-bridge ~/Megatron-Brid
 steptime recipes import ~/exemplar-performance --tag v26.06.01 --into /tmp/26.06 --only gpt_oss
 """
 
+_TAG = re.compile(rf"{re.escape(WRITTEN_BY)} from \S+ ([^\s,]+)")
+"""First line of an imported file, up to the tag of its release."""
+
 
 def import_recipes(
     path: Annotated[
@@ -61,7 +65,8 @@ def import_recipes(
 ) -> None:
     """Write the workload files of a release of NVIDIA's recipes, from what its launch scripts would submit.
 
-    The scripts run in a sandbox without network. Only files that an import has written are replaced.
+    The scripts run in a sandbox without network. Only files that an import of this or an older release has
+    written are replaced.
     Without --only, the release's suites are written, too, as sweeps exemplar-*. What is left out, and why, is
     printed.
     """
@@ -87,7 +92,7 @@ def import_recipes(
         imported: dict[str, tuple[UpstreamRecipe, list[RecordedRun]]] = {}
         for source in sources:
             target = folder / f"{name_workload(release, source)}.yaml"
-            if why := _kept(target):
+            if why := _kept(target, release.tag):
                 release.left_out[source.folder] = why
                 continue
             try:
@@ -103,7 +108,7 @@ def import_recipes(
         for suite, text in suites(release, imported) if not only else ():
             sweeps = folder.parent / "sweeps" if into is None else into
             target = sweeps / f"{suite}.yaml"
-            if why := _kept(target):
+            if why := _kept(target, release.tag):
                 release.left_out[suite] = why
                 continue
             write_whole(target, text)
@@ -111,15 +116,23 @@ def import_recipes(
     _show_left_out(release)
 
 
-def _kept(target: Path) -> str | None:
-    """Return why a file is not replaced; None if it does not exist or was written by an import."""
+def _kept(target: Path, tag: str) -> str | None:
+    """Return why a file is not replaced; None if there is none, or it is an import of no newer release."""
     try:
-        is_kept = not read_limited(target).decode(errors="replace").startswith(WRITTEN_BY)
+        text = read_limited(target).decode(errors="replace")
     except FileNotFoundError:
-        is_kept = False
+        return None
     except OSError:  # a FIFO or a folder, for example
-        is_kept = True
-    return f"is not written: {target} is not of an import; move it away to have this one" if is_kept else None
+        text = ""
+    found = _TAG.match(text)
+    if found and _numbers(found[1]) <= _numbers(tag):
+        return None
+    is_of = f"is of {found[1]}, which is newer than {tag}" if found else "is not of an import"
+    return f"is not written: {target} {is_of}; move it away to have this one"
+
+
+def _numbers(tag: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", tag)))
 
 
 def _show_left_out(release: Release) -> None:

@@ -1,6 +1,8 @@
 """`steptime recipes`: what can run."""
 
 from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.parameters import Parameters
+from steptime.recipes.release_diff import release_differences
 from steptime.recipes.workloads import load_workload, load_workloads
 
 EXAMPLES = """
@@ -26,6 +29,14 @@ steptime recipes --workload llama3.1
 steptime recipes --published --format csv > configurations.csv
 
 steptime recipes --workload nemotron-h --launch
+"""
+
+DIFF_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime recipes diff gpt-oss-26.02 gpt-oss-26.08
+
+steptime recipes diff qwen3-26.02 qwen3-26.08 --format csv > changes.csv
 """
 
 # What people compare rows and runs by; everything else stands in csv and json.
@@ -87,6 +98,31 @@ def recipes(
         )
     name_replaced_files()
     raise_together(broken, broken_gpu_types(), broken_formulas())
+
+
+@group.command(name="diff", epilog=DIFF_EXAMPLES)
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A workload: gpt-oss-26.02.", show_default=False)],
+    new: Annotated[
+        str, typer.Argument(metavar="NEW", help="A newer release of it: gpt-oss-26.08.", show_default=False)
+    ],
+    *,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """Show what a release changed: image, parallelism, batch, variables and arguments, by cell.
+
+    A cell is a model on a number of GPUs of a type in a number format. Settings that both releases share are
+    left out, and so are CPU sizes. A release that does not have a setting has `-`, in csv and json nothing.
+    """
+    changes = release_differences(load_workload(old), load_workload(new))
+    if output_format is not Format.TABLE:
+        show(changes, output_format, called="changes")
+        return
+    for (model, cells), settings in groupby(changes, key=itemgetter("model", "cells")):
+        typer.echo(f"{model}, {cells}:")
+        for change in settings:
+            before, after = ("-" if change[name] is None else change[name] for name in ("old", "new"))
+            typer.echo(f"  {change['setting']}: {before} → {after}")
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
