@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from steptime.cli.selecting import since_when
+from steptime.ages import since_when
 
 
 @pytest.fixture

@@ -315,3 +315,43 @@ def test_show_prints_the_record_as_it_is_stored() -> None:
     assert json.loads(printed)["job"]["name"] == "two"
     shown = call("show", "two").stdout
     assert sha256 in shown
+
+
+def test_two_sets_of_runs_are_compared(make_result: MakeResult) -> None:
+    for gpus in (1, 2, 4, 8, 16, 32):
+        for number in range(3):
+            for algorithm, level in (("Tree", 1.0), ("Ring", 1.1)):
+                name = f"{algorithm}-{gpus}-{number}"
+                times = [gpus * level * (1 + number / 1000)] * 20
+                environment = {"NCCL_ALGO": algorithm}
+                stored.write(Store(), make_result(name, gpus=gpus, step_times=times, environment=environment))
+    stored.write(Store(), make_result("only", gpus=64, environment={"NCCL_ALGO": "Ring"}))
+
+    sets = ("compare", "--a", "NCCL_ALGO=Tree", "--b", "NCCL_ALGO=Ring")
+    shown = call(*sets).stdout
+    assert "B is slower than A: median of 6 cells in both sets +10.0 % (+10.0 to +10.0 %)." in shown
+    assert "only in B: tiny·fp32·64" in shown
+    assert "NCCL_ALGO: Tree → Ring (6 of 6 cells)" in shown
+    answer = json.loads(call(*sets, "--gpus", "4", "--format", "json").stdout)
+    assert answer["differing"] == [{"name": "NCCL_ALGO", "a": "Tree", "b": "Ring", "cells": 1}]
+    [cell] = answer["cells"]
+    assert cell["difference_percent"] == pytest.approx(10)
+    assert cell["from_percent"] < 10 < cell["to_percent"]
+    assert (cell["a_runs"], cell["b_median"]) == (3, pytest.approx(4.4044))
+    assert len(list(csv.DictReader(StringIO(call(*sets, "--format", "csv").stdout)))) == 6
+
+
+@pytest.mark.usefixtures("filled_store")
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--a", "gpus=1"], "a set of runs needs a condition: write NAME=VALUE, as image=nemo:26.02."),
+        (["--by", "speed", "--a", "gpus=1", "--b", "gpus=2"], "unknown --by 'speed'"),
+        (["--a", "gpus=1", "--since", "7d"], "--since and --a, --b or --by exclude each other"),
+        (["one", "two", "--b", "gpus=1"], "RUN RUN and --a, --b or --by exclude each other"),
+    ],
+)
+def test_sets_that_cannot_be_compared_are_refused(arguments: list[str], complaint: str) -> None:
+    refused = CliRunner().invoke(app, ["results", "compare", *arguments])
+    assert refused.exit_code == 1
+    assert complaint in str(refused.exception) + refused.output

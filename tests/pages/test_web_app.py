@@ -71,6 +71,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/static/{path:path}",
         "/api/accept",
         "/api/columns",
+        "/api/compare",
         "/api/comparison",
         "/api/differences",
         "/api/incidents",
@@ -697,3 +698,29 @@ async def test_runs_of_no_dag_are_accepted_on_the_command_line(
     answer = await post(pages, "/api/accept", json={"job_name": "by hand", "note": "why"})
 
     assert (answer.status_code, "steptime results accept" in answer.text) == (403, True)
+
+
+async def test_two_sets_of_runs_are_compared(
+    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
+) -> None:
+    publish("slow", step_times=[1.1] * 20, environment={"NCCL_ALGO": "Ring"})
+    publish("fast", step_times=[1.0] * 20)
+    hidden = secret.model_copy(update={"environment": {"NCCL_ALGO": "Ring"}})
+    publish("hidden", step_times=[9.0] * 20, provenance=hidden)
+    answer = (await get(pages, "/api/compare", params={"a": "NCCL_ALGO=", "b": "NCCL_ALGO=Ring;"})).json()
+    [row] = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
+    assert (row["a_job"], row["b_job"], row["b_runs"]) == ("fast", "slow", 1)
+    assert row["difference_percent"] == pytest.approx(10)
+    assert answer["choices"]["cluster"] == ["local"]
+    assert "sentence" not in (await get(pages, "/api/compare", params={"a": "gpus=2"})).json()
+    for query, complaint in (
+        ({"a": "gpus=2", "b": "what"}, "'what' is no condition"),
+        ({"a": "node=h1", "b": "gpus=2"}, "set A (node=h1) has no valid run"),
+        ({"a": "gpus=2", "b": "gpus=2", "by": "speed"}, "by "),
+        ({"a": "gpus=2", "b": "x" * 1001}, "b "),
+    ):
+        refused = await get(pages, "/api/compare", params=query)
+        assert refused.status_code == 422
+        assert complaint in refused.json()["detail"]
+    auth_manager.readable = set()
+    assert (await get(pages, "/api/compare", params={"a": "gpus=2", "b": "gpus=2"})).status_code == 422

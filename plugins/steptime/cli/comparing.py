@@ -1,11 +1,12 @@
-"""`steptime results compare`: what got slower, whether that is certain, and what changed."""
+"""`steptime results compare`: what got slower, how certain that is, and what changed; or two sets of runs."""
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
+from steptime.ages import since_when
 from steptime.cli.output import (
     FORMAT_OPTION,
     RUN_ARGUMENT,
@@ -15,14 +16,16 @@ from steptime.cli.output import (
     show_table,
     terminal_width,
 )
-from steptime.cli.selecting import RunFilters, require_results, since_when, takes_cells, takes_selection
-from steptime.errors import UserError
+from steptime.cli.selecting import RunFilters, require_results, takes_cells, takes_selection
+from steptime.errors import UserError, unknown_value
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
 from steptime.judging.findings import COLUMNS as CELL_COLUMNS
 from steptime.judging.findings import Comparison
 from steptime.judging.judgements import judge_all
 from steptime.judging.missing_cells import find_missing
+from steptime.judging.run_sets import COLUMNS as SET_COLUMNS
+from steptime.judging.run_sets import MEASURES, Measure, SetComparison, compare_sets
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS as TREND_COLUMNS
 from steptime.judging.trend import sentence, trend
@@ -45,6 +48,12 @@ steptime results compare --cluster mycluster --size 70b
 steptime results compare --sweep weekly || echo "slower, or it failed"
 
 steptime results compare pretrain_llama3.1_tiny_fp32_2-1a2b pretrain_llama3.1_tiny_fp32_2-5e6f
+
+steptime results compare --a 'image=*nemo:25.11.01' --b 'image=*nemo:26.02.01'
+
+steptime results compare --a gpu_type=h100 --b gpu_type=gb200 --by price
+
+steptime results compare --a since=60d --a until=30d --b since=30d --cluster mycluster
 """
 
 
@@ -88,6 +97,30 @@ def compare(
     sweep: Annotated[
         str | None, typer.Option(help="The cells of this sweep, a file of config/sweeps.")
     ] = None,
+    a: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--a",
+            metavar="NAME=VALUE",
+            help="Compare two sets of runs: what runs of the first have, by a column, version=, node=, the "
+            "name of a variable, since= or until=. Repeat it for further conditions.",
+            show_default=False,
+        ),
+    ] = None,
+    b: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--b", metavar="NAME=VALUE", help="What the runs of the second set have.", show_default=False
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare sets by time, tokens (GPU time of a million) or price (of a million tokens). By "
+            "default by time, or by tokens if GPUs or batch sizes differ.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
@@ -97,8 +130,23 @@ def compare(
     usual range is suspected; the mean of the cell's next two runs confirms or dismisses that.
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
     cannot be read.
+
+    With --a and --b two sets of runs are compared, over all cells that both have: two images, drivers, types
+    of GPU or months. `*` in a value stands for any characters, NAME= for runs without the variable.
     """
     store = Store()
+    if a or b or by:
+        if rivals := [
+            name for name, given in (("RUN RUN", runs), ("--since", since), ("--sweep", sweep)) if given
+        ]:
+            raise UserError(f"{rivals[0]} and --a, --b or --by exclude each other: give one of them.")
+        require_results(store, "compare")
+        if by is not None and by not in MEASURES:
+            raise unknown_value("--by", by, MEASURES)
+        only = selection.cell_filters(store)
+        compared = compare_sets(store, a or [], b or [], measure=cast(Measure | None, by), only=only)
+        _print_sets(compared, output_format, wide=wide)
+        return
     comparison = _compare(store, runs or [], since, sweep, selection)
     missing = comparison.completeness
     if not comparison.findings and (missing is None or not missing.planned):
@@ -133,6 +181,26 @@ def compare(
             typer.echo(remark)
     if comparison.confirmed_slower:
         raise typer.Exit(SLOWER_EXIT_CODE)
+
+
+def _print_sets(compared: SetComparison, output_format: Format, *, wide: bool) -> None:
+    """Print the comparison of two sets of runs."""
+    rows = [cell.row for cell in compared.cells]
+    if output_format is not Format.TABLE:
+        show_columns(rows, SET_COLUMNS, output_format, called="cells", beside=compared.as_json)
+        return
+    typer.echo(f"{compared.sentence}.")
+    for remark in compared.remarks:
+        typer.echo(f"{remark}.")
+    if rows:
+        columns, title = choose_columns(rows, of=SET_COLUMNS)
+        show_table(rows, columns, title=title, wide=wide)
+    for name, names in (("A", compared.only_a), ("B", compared.only_b)):
+        if names:
+            typer.echo(f"only in {name}: {', '.join(names)}")
+    for name, in_a, in_b, cells in compared.differing:
+        where = f" ({cells} of {len(rows)} cells)" if cells else ""
+        typer.echo(f"{name}: {in_a} → {in_b}{where}")
 
 
 def judge() -> None:

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from steptime.ages import since_when
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
-from steptime.cli.selecting import require_results, since_when
+from steptime.cli.selecting import require_results
 from steptime.measure.goodput import PARTS, TRAINING, compute_goodput
 from steptime.store.budgets import format_month
 from steptime.store.columns import Column

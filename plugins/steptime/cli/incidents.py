@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from steptime.ages import since_when
 from steptime.cli.output import FORMAT_OPTION, Format, show
-from steptime.cli.selecting import require_results, since_when
+from steptime.cli.selecting import require_results
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
 from steptime.judging.incidents import Incident, accept, comment, incident, incidents

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from steptime.cli.selecting import require_results, since_when
+from steptime.ages import since_when
+from steptime.cli.selecting import require_results
 from steptime.errors import UserError, one_line
 from steptime.files import write_whole
 from steptime.judging.suite import judge_suite

@@ -8,18 +8,17 @@ gives a command `results --workload … --gpus … --search … --wide`.
 """
 
 import inspect
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
-from steptime.errors import UserError, one_line, unknown_value
+from steptime.ages import since_when
+from steptime.errors import UserError, unknown_value
 from steptime.store.columns import BY_NAME, CHOICES, ELEMENTS
 from steptime.store.run_queries import Store
 
@@ -49,7 +48,6 @@ _OTHERS = {
 }
 CELL_FLAGS = tuple(name for name in CHOICES if BY_NAME[name].series)
 """Filters that belong to a series, such as cluster, workload, size and GPUs."""
-_UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @dataclass(frozen=True)
@@ -173,24 +171,3 @@ def _stored(name: str, wanted: Any, stored: Sequence[Any]) -> Any:
     if not matches:
         raise unknown_value(name.replace("_", " "), wanted, stored, of="the stored results")
     return max(matches)
-
-
-def age_s(text: str) -> int | None:
-    """Parse an age such as `7d` as seconds; None if it is not an age."""
-    match = re.fullmatch(r"(\d{1,6})([mhdw])", text, re.ASCII)
-    return int(match[1]) * _UNITS_S[match[2]] if match else None
-
-
-def since_when(text: str, now: float) -> float:
-    """Parse a value of `--since` as Unix time: an age such as `7d` before `now`, or an ISO date.
-
-    A date without a time zone is local. Raises UserError for any other text.
-    """
-    if (age := age_s(text)) is not None:
-        return now - age
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
-        raise UserError(
-            f"--since '{one_line(text)}' is not a time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
-        ) from None

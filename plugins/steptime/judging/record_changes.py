@@ -28,7 +28,7 @@ def node_changes(before: str | None, after: str | None) -> list[str]:
         return []
     usual, own = (set(split_nodes(nodes)) for nodes in (before, after))
     if max(len(usual), len(own)) <= _FEW_NODES:
-        return [_event(NODES, _value(before), _value(after))]
+        return [_event(NODES, shown_value(before), shown_value(after))]
     others = len(own - usual)
     return [f"nodes: {others} of {len(own)} are others"] if others else ["nodes: in another order"]
 
@@ -43,7 +43,7 @@ def has_changed_to(made: Mapping[str, Any], event: str) -> bool:
 
     `made` is the run's setup, as `read_setup` returns it.
     """
-    values = [_value(value) for name, value in made.items() if event.startswith(f"{name} ")]
+    values = [shown_value(value) for name, value in made.items() if event.startswith(f"{name} ")]
     return event.rpartition(" → ")[2] in (values or ["none"])
 
 
@@ -63,13 +63,13 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
     """
     one, other = read_setup(before), read_setup(after)
     return [
-        (name, _value(one.get(name)), _value(other.get(name)))
+        (name, shown_value(one.get(name)), shown_value(other.get(name)))
         for name in dict.fromkeys((*one, *other))
         if one.get(name) != other.get(name)
     ]
 
 
-def _value(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Return a value as it can stand in a sentence; hashes are cut to 12 digits."""
     text = "none" if value in (None, "") else str(value)
     digits = text.removeprefix("sha256:")

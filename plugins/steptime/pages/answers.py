@@ -26,6 +26,8 @@ from steptime.judging.run_findings import (
     make_findings,
     verdict_of_run,
 )
+from steptime.judging.run_sets import COLUMNS as OF_SETS
+from steptime.judging.run_sets import Measure, compare_sets
 from steptime.judging.series import Series, all_series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import (
@@ -53,13 +55,14 @@ _OF_A_TREND = [column.name for column in TREND if not column.series]
 
 
 def columns() -> dict[str, Any]:
-    """Describe each column of results (`columns`), `comparison`, `trend`, and of the `verdict` on a run.
+    """Describe each column of results (`columns`), `comparison`, `sets`, `trend`, and a run's `verdict`.
 
     Each has its heading, unit and format.
     """
     return {
         "columns": [column.published for column in COLUMNS],
         "comparison": [column.published for column in COMPARED],
+        "sets": [column.published for column in OF_SETS],
         "verdict": [column.published for column in RUN_VERDICT_COLUMNS],
         "trend": [column.published for column in TREND],
     }
@@ -251,6 +254,22 @@ def differences(store: Store, run: Mapping[str, Any], other: Mapping[str, Any]) 
         "made": record_differences(*(store.record(name)["content"] for name in names)),
         "apart": Series.from_row(run).differences(Series.from_row(other)),
     }
+
+
+def two_sets(store: Store, a: str, b: str, measure: Measure | None) -> dict[str, Any]:
+    """Return how two sets of runs compare over all cells: `{"sentence", …, "columns", "rows", "choices"}`.
+
+    `a` and `b` are conditions, separated by semicolons. `choices` has the values that conditions may name, by
+    column. Without both sets there are only `choices`. Raises UserError for conditions that cannot be read,
+    and for a set without runs.
+    """
+    choices = {"choices": store.choices(state="valid")}
+    if not a.strip() or not b.strip():
+        return choices
+    sets = ([part for part in text.split(";") if part.strip()] for text in (a, b))
+    compared = compare_sets(store, *sets, measure=measure)
+    rows = [cell.row for cell in compared.cells]
+    return compared.as_json | table([column.name for column in OF_SETS], rows) | choices
 
 
 def node_pairs(store: Store, sweep: str) -> dict[str, Any]:

@@ -92,6 +92,7 @@ class Store:
         *,
         include_rejected: bool = False,
         since: float | None = None,
+        until: float | None = None,
         search: str | None = None,
         limit: int | None = None,
         in_reading_order: bool = False,
@@ -102,6 +103,7 @@ class Store:
         Args:
             include_rejected: include rejected runs.
             since: only runs submitted at or after this Unix time.
+            until: only runs submitted before this Unix time.
             search: only runs with each word of this text in a searched column.
             limit: only the newest runs, at most this many.
             in_reading_order: sort by model, mode and number of GPUs; repeats oldest first.
@@ -112,6 +114,8 @@ class Store:
         query = select(*([runs.c.id] if in_reading_order else columns))
         query = query.order_by(*_latest_first()).limit(limit)
         query = self._selected(query, include_rejected, since, search, equal)
+        if until is not None:
+            query = query.where(runs.c.submitted_at < until)
         if in_reading_order:
             query = select(*columns).where(runs.c.id.in_(query)).order_by(*_reading_order())
         with read_connection(self.url) as connection:

@@ -46,6 +46,7 @@ def create_app() -> FastAPI:
     app.get("/")(_page)
     app.get("/static/{path:path}")(_asset)
     app.get("/api/columns")(endpoints.get_columns)
+    app.get("/api/compare")(endpoints.get_two_sets)
     app.get("/api/comparison")(endpoints.get_comparison)
     app.get("/api/differences")(endpoints.get_differences)
     app.get("/api/incidents")(endpoints.get_incidents)

@@ -12,6 +12,7 @@ from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_since
+from steptime.judging.run_sets import Measure
 from steptime.judging.series import Series
 from steptime.pages import answers
 from steptime.pages.openmetrics import CONTENT_TYPE, openmetrics
@@ -144,6 +145,19 @@ def get_node_pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]
         return json_response(answers.node_pairs(store, sweep))
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
+
+
+def get_two_sets(
+    store: Readable,
+    a: Annotated[str, Query(max_length=1000)] = "",
+    b: Annotated[str, Query(max_length=1000)] = "",
+    by: Annotated[Measure | None, Query()] = None,
+) -> Response:
+    """Answer with how two sets of runs compare over all cells, or 422 if a set cannot be read or is empty."""
+    try:
+        return json_response(answers.two_sets(store, a, b, by))
+    except UserError as error:
+        raise HTTPException(status_code=422, detail=str(error)) from None
 
 
 def get_differences(

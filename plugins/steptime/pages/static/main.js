@@ -6,6 +6,7 @@ import { readColumns } from "./columns.js";
 import { byId } from "./dom.js";
 import { frozen } from "./frozen.js";
 import { redrawRun, showRun } from "./run.js";
+import * as compare from "./compare.js";
 import * as runs from "./runs.js";
 import * as scaling from "./scaling.js";
 import * as node from "./node.js";
@@ -19,7 +20,7 @@ import * as week from "./week.js";
 
 const REREAD_MS = 15_000;
 // In the tab of a DAG run its own runs come first.
-const VIEWS = scope.size ? { runs, scaling, trend, node, nodes, pairs } : { week, runs, trend, scaling, node, nodes, pairs, plan };
+const VIEWS = scope.size ? { runs, scaling, trend, node, nodes, pairs } : { week, runs, trend, scaling, ...(frozen ? {} : { compare }), node, nodes, pairs, plan };
 const ONLY_BY_LINK = ["node", "nodes", "pairs", "plan"];
 
 let shown = null;
