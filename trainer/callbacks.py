@@ -157,8 +157,8 @@ class GpuSamples(LoopCallback):
 
     def on_train_end(self, loop: Loop) -> None:
         """End the sampling processes and gather their summaries; rank 0 prints them as one record."""
-        own = None if self.process is None else self.process.end(self.began_at, self.ended_at)
-        nodes = [summary for summary in ranks.gathered(own) if summary is not None]
+        summary_here = None if self.process is None else self.process.end(self.began_at, self.ended_at)
+        nodes = [summary for summary in ranks.gathered(summary_here) if summary is not None]
         if loop.rank == 0 and nodes:
             steps = {"first_step": self.steps.start, "last_step": self.steps.stop - 1}
             fields = {**steps, "began_at": self.began_at, "ended_at": self.ended_at, "nodes": nodes}

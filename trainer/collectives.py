@@ -71,8 +71,8 @@ class Measurements:
             }
             for size, seconds in medians.items()
         ]
-        found = {"schema": 1, "collective": self._collective, "ranks": self._ranks, "messages": messages}
-        records.emit("collective", found)
+        record = {"schema": 1, "collective": self._collective, "ranks": self._ranks, "messages": messages}
+        records.emit("collective", record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,9 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.calls = arguments.calls or (3 if on_cpu else 20)
     try:
         launch = read_launch()
-        found = Measurements(arguments.collective, launch, arguments)
+        measurements = Measurements(arguments.collective, launch, arguments)
         measure = _by_nccl_tests if arguments.nccl_tests and not on_cpu else _by_torch
-        measure(arguments, launch, found)
+        measure(arguments, launch, measurements)
     except (TrainerError, OSError, RuntimeError) as error:
         print(f"steptime: {arguments.collective} was not measured: {error}", file=sys.stderr, flush=True)
         return 1
@@ -102,7 +102,7 @@ def _sizes(arguments: argparse.Namespace) -> Iterator[int]:
     yield arguments.max_bytes
 
 
-def _by_torch(arguments: argparse.Namespace, launch: Launch, found: Measurements) -> None:
+def _by_torch(arguments: argparse.Namespace, launch: Launch, measurements: Measurements) -> None:
     """Measure with torch.distributed: NCCL on GPUs, gloo on the CPU."""
     import torch
     import torch.distributed as dist
@@ -132,9 +132,9 @@ def _by_torch(arguments: argparse.Namespace, launch: Launch, found: Measurements
                     f"{moved / seconds / 1e9:6.2f}  {bus:6.2f}    N/A",
                     flush=True,
                 )
-                found.add(moved, seconds, last=size == arguments.max_bytes)
+                measurements.add(moved, seconds, last=size == arguments.max_bytes)
     if launch.rank == 0:
-        found.emit()
+        measurements.emit()
     dist.destroy_process_group()
 
 
@@ -150,14 +150,14 @@ def _call(collective: str, size: int, ranks: int, *, on_cpu: bool) -> tuple[Call
 
     device, dtype = ("cpu", torch.float32) if on_cpu else ("cuda", torch.bfloat16)
     part = max(1, size // dtype.itemsize // ranks)
-    whole, own = (
+    whole, shard = (
         torch.ones(part * ranks, device=device, dtype=dtype),
         torch.ones(part, device=device, dtype=dtype),
     )
     call: Callable[[], Any] = {
         "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, own),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, shard),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(shard, whole),
         "alltoall": lambda: dist.all_to_all_single(torch.empty_like(whole), whole),
     }[collective]
     return call, part * ranks, dtype
@@ -179,13 +179,13 @@ def _time(call: Callable[[], Any], calls: int, *, on_cpu: bool) -> float:
     if not on_cpu:
         torch.cuda.synchronize()
     launched = dist.get_world_size()
-    own = torch.tensor([(time.perf_counter() - began) / calls], dtype=torch.float64)
-    mean = own if on_cpu else own.cuda()
+    seconds = torch.tensor([(time.perf_counter() - began) / calls], dtype=torch.float64)
+    mean = seconds if on_cpu else seconds.cuda()
     dist.all_reduce(mean)
     return float(mean.item() / launched)
 
 
-def _by_nccl_tests(arguments: argparse.Namespace, launch: Launch, found: Measurements) -> None:
+def _by_nccl_tests(arguments: argparse.Namespace, launch: Launch, measurements: Measurements) -> None:
     """Run the nccl-tests program, built with MPI, on this rank; on rank 0 it prints the table of times."""
     program = f"{arguments.collective}_perf_mpi"
     options = {
@@ -227,11 +227,11 @@ def _by_nccl_tests(arguments: argparse.Namespace, launch: Launch, found: Measure
                 )
             rows += 1
             size = int(row[1])
-            found.add(size, float(row[2]) / 1e6, last=size * arguments.factor > arguments.max_bytes)
+            measurements.add(size, float(row[2]) / 1e6, last=size * arguments.factor > arguments.max_bytes)
     if child.returncode:
         raise TrainerError(f"{program} ended with exit code {child.returncode}.")
     if rows:
-        found.emit()
+        measurements.emit()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -97,10 +97,10 @@ class Ending:
         peak = self.progress.own_peak_memory()
         if report := memory_report(error):
             print(report, file=sys.stderr, flush=True)
-        own = RankFailure(
+        failure_here = RankFailure(
             self.launch.rank, sentence(error, self.launch.rank, peak, self._backend), code, peak
         )
-        return self.failed_by(self.left_by_another() or own)
+        return self.failed_by(self.left_by_another() or failure_here)
 
     def failed_by(self, failure: RankFailure) -> int:
         """Record this failure, of this rank or another, as the end of the run; return its exit code."""

@@ -145,12 +145,12 @@ def hardware_errors(within_h: float) -> list[str]:
     """
     log = run_tool(["dmesg"])
     now_s = float(UPTIME.read_text(encoding="ascii").split()[0])
-    found = {
+    errors = {
         f"Xid {xid} ({_HARDWARE_XIDS[xid]}) of the GPU at PCI {error['device']}"
         for error in _XID.finditer(log)
         if (xid := int(error["xid"])) in _HARDWARE_XIDS and now_s - float(error["at_s"]) <= within_h * 3600
     }
-    return sorted(found)
+    return sorted(errors)
 
 
 def free_memory_percent() -> float:

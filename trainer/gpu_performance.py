@@ -89,15 +89,15 @@ def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback
             leaves it to Transformer Engine.
     """
     settings = run.settings
-    found: list[Callback] = []
+    callbacks: list[Callback] = []
     if settings.gc_interval is not None:
-        found.append(
+        callbacks.append(
             GarbageCollectionCallback(
                 gc_interval_train=settings.gc_interval, gc_interval_val=settings.gc_interval
             )
         )
     if settings.comm_overlap_callback or run.settings.tp_comm_overlap:
-        found.append(
+        callbacks.append(
             MegatronCommOverlapCallback(
                 tp_comm_overlap=run.settings.tp_comm_overlap,
                 tp_comm_overlap_cfg=_tuned_buffers(settings.tp_comm_overlap_cfg)
@@ -109,7 +109,7 @@ def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback
                 wgrad_deferral_limit=settings.wgrad_deferral_limit,
             )
         )
-    return found
+    return callbacks
 
 
 def _tuned_buffers(name: str | None) -> Any | None:

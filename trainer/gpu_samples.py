@@ -137,7 +137,9 @@ class Sampler:
         last = {sample.gpu: sample for sample in self.samples}
 
         def each(name: str, combine: Callable[[Sequence[float]], float]) -> list[float | None]:
-            known = [[v for one in of_gpu if (v := getattr(one, name)) is not None] for of_gpu in within]
+            known = [
+                [v for sample in of_gpu if (v := getattr(sample, name)) is not None] for of_gpu in within
+            ]
             return [round(combine(values), 2) if values else None for values in known]
 
         def since_first(name: str) -> list[int | None]:
@@ -157,9 +159,9 @@ class Sampler:
             "memory_clock_mhz": each("memory_clock_mhz", statistics.fmean),
             "temperature_c": each("temperature_c", max),
             "slowed_percent": {
-                name: [_percent(one.reasons & bit for one in of_gpu) for of_gpu in within]
+                name: [_percent(sample.reasons & bit for sample in of_gpu) for of_gpu in within]
                 for bit, name in _REASONS.items()
-                if any(one.reasons & bit for of_gpu in within for one in of_gpu)
+                if any(sample.reasons & bit for of_gpu in within for sample in of_gpu)
             },
             "corrected_ecc_errors": since_first("corrected_ecc_errors"),
             "uncorrected_ecc_errors": since_first("uncorrected_ecc_errors"),
@@ -206,7 +208,7 @@ def clocks_down_since(samples: Sequence[Sample]) -> float | None:
 
     Return None if the last sample is not below that.
     """
-    clocks = [(one.at, one.sm_clock_mhz) for one in samples if one.sm_clock_mhz is not None]
+    clocks = [(sample.at, sample.sm_clock_mhz) for sample in samples if sample.sm_clock_mhz is not None]
     since, highest = None, max((clock for _, clock in clocks), default=0.0)
     for at, clock in reversed(clocks):
         if clock >= _LOW_CLOCK * highest:
@@ -217,12 +219,12 @@ def clocks_down_since(samples: Sequence[Sample]) -> float | None:
 
 def link_errors() -> dict[str, int]:
     """Return the readable error counters of this node's network ports and NVLinks, by name."""
-    found: dict[str, int] = {}
+    errors: dict[str, int] = {}
     for name in _PORT_COUNTERS:
         for counter in INFINIBAND.glob(f"*/ports/*/*counters/{name}"):
             with suppress(OSError, ValueError):
                 device, _, port, _, _ = counter.parts[-5:]
-                found[f"{device}/{port} {name}"] = int(counter.read_text(encoding="ascii"))
+                errors[f"{device}/{port} {name}"] = int(counter.read_text(encoding="ascii"))
     with suppress(gpu_health.CannotTell, gpu_health.NodeFault):
         gpu = ""
         for line in gpu_health.run_tool(["nvidia-smi", "nvlink", "--errorcounters"]).splitlines():
@@ -230,8 +232,8 @@ def link_errors() -> dict[str, int]:
                 gpu = match["gpu"] or gpu
                 if match["link"]:
                     kind = match["kind"].removesuffix(" Errors").lower()
-                    found[f"GPU {gpu} NVLink {match['link']} {kind}"] = int(match["count"])
-    return found
+                    errors[f"GPU {gpu} NVLink {match['link']} {kind}"] = int(match["count"])
+    return errors
 
 
 def sampled_steps(run: PlannedRun) -> range:
@@ -270,17 +272,17 @@ class SamplingProcess:
 
         Return None if a time is None, there are no samples, or the process does not answer within 30 s.
         """
-        asked = None if began_at is None or ended_at is None else f"{began_at} {ended_at}\n"
+        request = None if began_at is None or ended_at is None else f"{began_at} {ended_at}\n"
         try:
-            answer, _ = self._process.communicate(asked, timeout=_ANSWERS_WITHIN_S)
-            found: dict[str, Any] | None = json.loads(answer)
+            answer, _ = self._process.communicate(request, timeout=_ANSWERS_WITHIN_S)
+            summary: dict[str, Any] | None = json.loads(answer)
         except (OSError, ValueError, subprocess.TimeoutExpired):
             self._process.kill()  # and no wait: that may last if the driver hangs
             for pipe in filter(None, (self._process.stdin, self._process.stdout)):
                 with suppress(OSError):
                     pipe.close()
             return None
-        return found
+        return summary
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -296,9 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     sampler = Sampler(arguments.file, arguments.gpus)
     threading.Thread(target=sampler.run, daemon=True).start()
-    asked = sys.stdin.readline().split()
-    if asked:
-        began_at, ended_at = map(float, asked)
+    request = sys.stdin.readline().split()
+    if request:
+        began_at, ended_at = map(float, request)
         print(json.dumps(sampler.summary(began_at, ended_at)), flush=True)
     sampler.stop()
     return 0

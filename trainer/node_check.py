@@ -48,12 +48,12 @@ class Ranks:
     store: Any
     """torch's TCPStore."""
 
-    def exchange(self, what: str, own: Any, judge: Callable[[list[Any]], Any]) -> Any:
+    def exchange(self, what: str, value: Any, judge: Callable[[list[Any]], Any]) -> Any:
         """Call `judge` on rank 0 with all ranks' JSON values, in order; return its result on every rank.
 
         `what` is a name that only this exchange uses; all ranks must pass the same.
         """
-        self.store.set(f"{what}/{self.launch.rank}", json.dumps(own))
+        self.store.set(f"{what}/{self.launch.rank}", json.dumps(value))
         if self.launch.rank == 0:
             reports = [json.loads(self.store.get(f"{what}/{rank}")) for rank in range(self.launch.world_size)]
             self.store.set(what, json.dumps(judge(reports)))
@@ -91,29 +91,29 @@ def _check(arguments: argparse.Namespace, launch: Launch, node: str) -> int:
     ranks = Ranks(launch, _store(launch, arguments.time_limit_s))
 
     def by_node(reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {one["node"]: one for one in reports if "faults" in one}
+        return {report["node"]: report for report in reports if "faults" in report}
 
     first_of_node = launch.rank % launch.local_world_size == 0
     # Nothing has been put onto a GPU before, so that memory that is taken is somebody else's.
-    own = {"node": node, **(_look(arguments, launch) if first_of_node else {})}
-    nodes = ranks.exchange("nodes", own, by_node)
+    report = {"node": node, **(_look(arguments, launch) if first_of_node else {})}
+    nodes = ranks.exchange("nodes", report, by_node)
     all_reduce = None
     if not _refused(nodes):
-        own = {"node": node, **_multiply(arguments, launch)}
-        nodes = ranks.exchange("rates", own, lambda reports: _with_rates(nodes, reports))
+        report = {"node": node, **_multiply(arguments, launch)}
+        nodes = ranks.exchange("rates", report, lambda reports: _with_rates(nodes, reports))
     if not _refused(nodes) and launch.world_size > 1:
         all_reduce = _all_reduce(arguments, ranks)
     refused = _refused(nodes)
     if launch.rank == 0:
-        found = {
+        result = {
             "schema": 1,
             "refused": refused,
             "seconds": round(time.perf_counter() - began, 3),
             "all_reduce": all_reduce,
             "nodes": [nodes[name] for name in nodes],
         }
-        Path(OUTPUT).write_text(json.dumps(found) + "\n", encoding="utf-8")
-        records.emit("node_check", found)
+        Path(OUTPUT).write_text(json.dumps(result) + "\n", encoding="utf-8")
+        records.emit("node_check", result)
         for name in refused:
             print(f"steptime: the node check refuses {name}: {'; '.join(nodes[name]['faults'])}", flush=True)
     # Nobody ends before the file is there: srun ends the others some time after the first.
@@ -136,19 +136,19 @@ def _store(launch: Launch, timeout_s: float) -> Any:
 
 
 def _refused(nodes: dict[str, dict[str, Any]]) -> list[str]:
-    return [name for name, found in nodes.items() if found["faults"]]
+    return [name for name, result in nodes.items() if result["faults"]]
 
 
 def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
     """Return what this node reports about itself, with its faults."""
     free = gpu_health.free_memory_percent()
-    found: dict[str, Any] = {"faults": [], "unknown": [], "free_memory_percent": round(free, 1)}
-    found["matmul_tflops"] = None  # not known yet
+    result: dict[str, Any] = {"faults": [], "unknown": [], "free_memory_percent": round(free, 1)}
+    result["matmul_tflops"] = None  # not known yet
     if free < arguments.least_free_memory_percent:
         least = arguments.least_free_memory_percent
-        found["faults"].append(f"its free memory is {free:.1f} % of all, below {least:g} %")
+        result["faults"].append(f"its free memory is {free:.1f} % of all, below {least:g} %")
     if arguments.product is None:
-        return found
+        return result
     demands = gpu_health.Demands(
         product=arguments.product,
         count=launch.local_world_size,
@@ -159,15 +159,15 @@ def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
     try:
         gpus = gpu_health.gpus_here()
     except gpu_health.NodeFault as fault:
-        found["faults"].append(str(fault))
+        result["faults"].append(str(fault))
         gpus = []
     else:
-        found["faults"] += gpu_health.find_faults(gpus, demands)
+        result["faults"] += gpu_health.find_faults(gpus, demands)
     try:
-        found["faults"] += gpu_health.hardware_errors(arguments.xid_within_h)
+        result["faults"] += gpu_health.hardware_errors(arguments.xid_within_h)
     except gpu_health.CannotTell as unknown:
-        found["unknown"].append(f"Xid errors: {unknown}")
-    return {**found, "gpus": len(gpus), **_lowest_values(gpus)}
+        result["unknown"].append(f"Xid errors: {unknown}")
+    return {**result, "gpus": len(gpus), **_lowest_values(gpus)}
 
 
 def _lowest_values(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
@@ -230,11 +230,14 @@ def _matmul_tflops(device: str, local_rank: int) -> float:
 
 def _with_rates(nodes: dict[str, dict[str, Any]], reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Add to each node its slowest rank's rate and the faults of all its ranks; return the nodes."""
-    for name, found in nodes.items():
-        own = [one for one in reports if one["node"] == name]
-        rates = [one["matmul_tflops"] for one in own if "matmul_tflops" in one]
-        found["matmul_tflops"] = min(rates, default=None)
-        found["faults"] = [*found["faults"], *(fault for one in own for fault in one["rate_faults"])]
+    for name, result in nodes.items():
+        of_node = [report for report in reports if report["node"] == name]
+        rates = [report["matmul_tflops"] for report in of_node if "matmul_tflops" in report]
+        result["matmul_tflops"] = min(rates, default=None)
+        result["faults"] = [
+            *result["faults"],
+            *(fault for report in of_node for fault in report["rate_faults"]),
+        ]
     return nodes
 
 

@@ -31,12 +31,12 @@ def count_parameters(chunks: Iterable[torch.nn.Module]) -> int:
     tensor_ranks = parallel_state.get_tensor_model_parallel_world_size()
     expert_ranks = parallel_state.get_expert_model_parallel_world_size()
     expert_tensor_ranks = parallel_state.get_expert_tensor_parallel_world_size()
-    own = 0
+    parameters = 0
     for name, parameter in (named for chunk in chunks for named in chunk.named_parameters()):
         of_expert, split = ".experts." in name, getattr(parameter, "tensor_model_parallel", False)
         spread = (expert_tensor_ranks if of_expert else tensor_ranks) if split else 1
-        own += parameter.numel() * spread * (expert_ranks if of_expert else 1)
-    total = torch.tensor(own, dtype=torch.int64, device=torch.cuda.current_device())
+        parameters += parameter.numel() * spread * (expert_ranks if of_expert else 1)
+    total = torch.tensor(parameters, dtype=torch.int64, device=torch.cuda.current_device())
     torch.distributed.all_reduce(total, group=parallel_state.get_pipeline_model_parallel_group())
     return int(total)
 
@@ -51,10 +51,10 @@ def numa_bound() -> int:
     return sum(gathered(bound_to_numa_node()))
 
 
-def gathered(own: Value) -> list[Value]:
-    """Return every rank's `own` value, in the order of ranks; all ranks must call this."""
+def gathered(value: Value) -> list[Value]:
+    """Return every rank's `value`, in the order of ranks; all ranks must call this."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, own)
+    torch.distributed.all_gather_object(values, value)
     return values
 
 

@@ -94,7 +94,7 @@ def _value(expected: Any, value: Any, where: str, name: str) -> Any:
             raise TrainerError(f"{where}: {name} is {value!r}, not an object.")
         return _record(expected, value, f"{where}: {name}")
     if kind is tuple and isinstance(value, list):
-        return tuple(_value(arguments[0], one, where, name) for one in value)
+        return tuple(_value(arguments[0], item, where, name) for item in value)
     plain = kind or expected
     if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
         raise TrainerError(f"{where}: {name} is {value!r}, not of type {plain.__name__}.")

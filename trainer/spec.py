@@ -386,11 +386,11 @@ def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
         if not parallelism.counts_embedding(num_layers):
             _divides("num_layers", num_layers, "pipeline stages", parallelism.stages)
         return
-    own = sum(parallelism.own_layers)
-    left, others = num_layers - own, parallelism.pipeline - len(parallelism.own_layers)
+    given = sum(parallelism.own_layers)
+    left, others = num_layers - given, parallelism.pipeline - len(parallelism.own_layers)
     if left < others or (left % others if others else left):
         raise ValueError(
-            f"num_layers {num_layers} minus {own} in the first and last stage leaves {left}, which the "
+            f"num_layers {num_layers} minus {given} in the first and last stage leaves {left}, which the "
             f"other {others} pipeline stages cannot share equally: choose other numbers of layers."
         )
 

@@ -115,23 +115,23 @@ def driver_version(driver: Path = DRIVER) -> str | None:
     A line of the file: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build".
     """
     try:
-        found = re.search(r"\b\d{2,}\.\d+(?:\.\d+)*\b", driver.read_text(errors="replace"))
+        match = re.search(r"\b\d{2,}\.\d+(?:\.\d+)*\b", driver.read_text(errors="replace"))
     except OSError:
         return None
-    return found[0] if found else None
+    return match[0] if match else None
 
 
 def _gpu_versions() -> dict[str, str]:
     """Return the versions of the GPU software; torch's only if it has been imported."""
-    found = {"nvidia_driver": driver_version()}
+    gpu_versions = {"nvidia_driver": driver_version()}
     torch = sys.modules.get("torch")
     # Asked for while a run fails, too, perhaps in the middle of torch's own import.
     built_for = getattr(getattr(torch, "version", None), "cuda", None)
     if torch is not None and built_for is not None:
-        found["cuda"] = str(built_for)
+        gpu_versions["cuda"] = str(built_for)
         with contextlib.suppress(AttributeError, RuntimeError, TypeError):  # no NCCL in it, or half imported
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return {name: version for name, version in found.items() if version is not None}
+            gpu_versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return {name: version for name, version in gpu_versions.items() if version is not None}
 
 
 @cache  # NeMo's metadata are long: reading them takes a tenth of a second

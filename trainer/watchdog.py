@@ -196,8 +196,8 @@ def _where(progress: Progress, waited_s: float) -> str:
 def _shown(silent: list[int], ranks: int) -> str:
     if not silent:
         return f"the stacks of {ranks} rank{'s' * (ranks > 1)} are in the log"
-    some = ", ".join(map(str, silent[:8])) + (", …" if len(silent) > 8 else "")
-    return f"the stacks of {ranks - len(silent)} ranks are in the log, but none of rank {some}"
+    ranks_without = ", ".join(map(str, silent[:8])) + (", …" if len(silent) > 8 else "")
+    return f"the stacks of {ranks - len(silent)} ranks are in the log, but none of rank {ranks_without}"
 
 
 def run_to_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:

@@ -60,8 +60,8 @@ def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:
     stacked = part.prepend_axis_num  # 1 if a name stands for all layers, with the layer as first index
     layer, offset = part.global_offset[:stacked], part.global_offset[stacked:]
     whole = drawn(part.global_shape[stacked:], draw, seed=seed, name=part.key, layer=layer)
-    own = tuple(slice(at, at + size) for at, size in zip(offset, part.data.shape, strict=True))
-    part.data.copy_(whole[own])
+    slices = tuple(slice(at, at + size) for at, size in zip(offset, part.data.shape, strict=True))
+    part.data.copy_(whole[slices])
 
 
 def _distribution(key: str, config: Any) -> Draw | None:

@@ -30,7 +30,9 @@ TransformerConfig."""
 
 def families() -> dict[str, str]:
     """Return the module of each model family by name; a built-in family wins over another package's."""
-    added = {one.name: one.value for one in entry_points(group="steptime.trainer_families")}
+    added = {
+        entry_point.name: entry_point.value for entry_point in entry_points(group="steptime.trainer_families")
+    }
     return {**added, **FAMILIES}
 
 

@@ -54,10 +54,10 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
 
 def _config_class(name: str) -> Any:
     """Return the class of that name from nemo.collections.llm; only a GPT config is accepted."""
-    found = getattr(llm, name, None)
-    if isclass(found) and issubclass(found, GPTConfig):
-        return found
-    there = [one for one, value in vars(llm).items() if isclass(value) and issubclass(value, GPTConfig)]
+    config_class = getattr(llm, name, None)
+    if isclass(config_class) and issubclass(config_class, GPTConfig):
+        return config_class
+    there = [other for other, value in vars(llm).items() if isclass(value) and issubclass(value, GPTConfig)]
     raise TrainerError(
         f"nemo.collections.llm of this NeMo has no GPT config class '{name}'"
         f"{_near(name, there)}: correct it in the workload's model."
@@ -72,12 +72,19 @@ def _near(name: str, there: Sequence[str]) -> str:
 def _model_class(config_class: Any) -> Any:
     """Return NeMo's model class for a config: the one in the config's own module, else GPTModel."""
     module = import_module(config_class.__module__)
-    own = [
+    model_classes = [
         value
         for value in vars(module).values()
         if isclass(value) and issubclass(value, GPTModel) and value.__module__ == module.__name__
     ]
-    return next((one for one in own if not any(one in other.__subclasses__() for other in own)), GPTModel)
+    return next(
+        (
+            model_class
+            for model_class in model_classes
+            if not any(model_class in other.__subclasses__() for other in model_classes)
+        ),
+        GPTModel,
+    )
 
 
 def _sizes(shape: ModelShape) -> dict[str, Any]:
@@ -129,9 +136,9 @@ def _find_layers(config_class: Any) -> Any:
 
 def _defaults(config_class: Any) -> dict[str, Any]:
     """Return the defaults of the class's optional fields."""
-    defaults = {one.name: one.default for one in fields(config_class) if one.default is not MISSING}
-    made = {one.name: one.default_factory for one in fields(config_class)}
-    return defaults | {name: make() for name, make in made.items() if make is not MISSING}
+    defaults = {field.name: field.default for field in fields(config_class) if field.default is not MISSING}
+    factories = {field.name: field.default_factory for field in fields(config_class)}
+    return defaults | {name: make() for name, make in factories.items() if make is not MISSING}
 
 
 def _check_fields(config_class: Any, nemo: NemoConfig, taken: set[str]) -> None:

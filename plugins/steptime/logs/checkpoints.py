@@ -60,7 +60,7 @@ class Checkpoint(NamedTuple):
 
 def read_checkpoints(line: bytes) -> list[CheckpointLine]:
     """Parse what a log line says about saving or loading checkpoints; empty if it says nothing."""
-    found = []
+    lines = []
     for pattern, form in _PATTERNS:
         for match in pattern.finditer(line):
             values = match.groupdict()
@@ -68,8 +68,8 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
             for date in _DATE.findall(line[max(0, match.start() - _DATE_REACH) : match.start()])[-1:]:
                 with suppress(ValueError):  # there is no such day
                     numbers["date"] = datetime.fromisoformat(f"{date.decode()}+00:00").timestamp()
-            found.append((match.start(), CheckpointLine(form, match[0], numbers)))
-    return [line for _, line in sorted(found, key=itemgetter(0))]
+            lines.append((match.start(), CheckpointLine(form, match[0], numbers)))
+    return [line for _, line in sorted(lines, key=itemgetter(0))]
 
 
 def assemble_checkpoints(lines: Sequence[CheckpointLine], record: object = None) -> list[Checkpoint]:

@@ -71,15 +71,15 @@ class Record(NamedTuple):
 
 def read_records(line: bytes) -> list[Record | Problem]:
     """Return the trainer's records in a line. Text after the JSON is ignored; invalid JSON is a problem."""
-    found: list[Record | Problem] = []
+    records: list[Record | Problem] = []
     for match in _RECORD.finditer(line):
         name, text = match[1].decode(), line[match.end() :].decode(errors="replace")
         try:
-            found.append(Record(name, json.JSONDecoder().raw_decode(text)[0]))
+            records.append(Record(name, json.JSONDecoder().raw_decode(text)[0]))
         except (ValueError, RecursionError):  # broken JSON, or made to break the decoder
             message = f"the trainer's record steptime.{name} is cut or broken"
-            found.append(Problem(kind="broken_record", message=message, fatal=False))
-    return found
+            records.append(Problem(kind="broken_record", message=message, fatal=False))
+    return records
 
 
 def report_trainer_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
@@ -231,8 +231,8 @@ def line_search() -> LineSearch:
 @lru_cache(maxsize=1024)
 def _select_readers(indexes: tuple[int, ...]) -> list[_Reader]:
     """Return the readers to try on a line. `indexes` are those of the words of `line_search` in the line."""
-    found = {line_search().words[index] for index in indexes}
-    return [reader for words, reader in _readers() if not found.isdisjoint(words)]
+    words_in_line = {line_search().words[index] for index in indexes}
+    return [reader for words, reader in _readers() if not words_in_line.isdisjoint(words)]
 
 
 class LogEvents:

@@ -53,7 +53,10 @@ class Excerpt:
 
 def _lines(text: bytes) -> list[str]:
     lines = re.split(r"[\r\n]+", plain(text).decode(errors="replace"))
-    shown = ("".join(one if one.isprintable() else " " for one in line).rstrip() for line in lines)
+    shown = (
+        "".join(character if character.isprintable() else " " for character in line).rstrip()
+        for line in lines
+    )
     return [line for line in shown if line]
 
 

@@ -206,8 +206,8 @@ class Failures:
         read = [
             sign for word, cause in _WORDS if word in line and (sign := cause.find(line, line.find(word)))
         ]
-        found = {sign.kind: sign for sign in reversed(read)}  # each kind once
-        signs = [self._placed(sign, line, label) for sign in reversed(found.values())]
+        sign_by_kind = {sign.kind: sign for sign in reversed(read)}  # each kind once
+        signs = [self._placed(sign, line, label) for sign in reversed(sign_by_kind.values())]
         if _LAST_ERROR in line:
             self._awaiting, self._awaited_lines = label, _MOST_LINES_AWAITED
         if any(words in line for words in _ASIDE):

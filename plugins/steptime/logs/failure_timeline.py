@@ -155,19 +155,19 @@ class Timeline:
         going = {id(group) for group in signs if self._is_survived(group) and not group.sign.spoils}
         best = self._best_of_each_kind(self._in_order([group for group in signs if id(group) not in going]))
         quoted = self._quoted(best, complete=complete)
-        found = [
+        problems = [
             (group.problem(fatal=group.sign.spoils or not complete), group.sign.excerpt)
             for group in self._best_of_each_kind(self._in_order([*best, *quoted]))
             if not (complete and group.sign.weight is Weight.WARNED)
         ]
-        kinds = {problem.kind for problem, _ in found}
+        kinds = {problem.kind for problem, _ in problems}
         survived = [group for group in signs if id(group) in going and group.sign.weight is not Weight.WARNED]
         remarks = [
             (group.problem(fatal=False, prefix="training went on after this: "), None)
             for group in self._best_of_each_kind(self._in_order(survived))
             if group.sign.kind not in kinds
         ]
-        return [*found, *remarks]
+        return [*problems, *remarks]
 
     def _quoted(self, best: Iterable[_Group], *, complete: bool) -> list[_Group]:
         """Return the error lines to quote: waits that timed out; others only if nothing else is known."""

@@ -48,24 +48,24 @@ def find_logs(path: str | Path) -> list[Path]:
     none of these, all `*.log`, `*.txt`, `*.o`, `*.err` and `*.e` with a training step. Raises UserError if
     there is nothing at `path`, or no log below it.
     """
-    place = Path(path)
+    root = Path(path)
     try:
-        if not str(path) or not place.exists():
+        if not str(path) or not root.exists():
             raise UserError(f"no log or folder at '{path}': check the path")
-        is_folder = place.is_dir()
+        is_folder = root.is_dir()
     except OSError as error:
         raise UserError(f"no log can be read at '{path}': {error.strerror}") from None
     if not is_folder:
-        return [place]
-    found = _below(place, "log*.out") or _below(place, "*.out")
+        return [root]
+    logs = _below(root, "log*.out") or _below(root, "*.out")
     names = ("*.log", "*.txt", "*.o", "*.err", "*.e")
-    found = found or [log for log in _below(place, *names) if has_steps(log)]
-    if not found:
+    logs = logs or [log for log in _below(root, *names) if has_steps(log)]
+    if not logs:
         raise UserError(
             f"no training log below the folder '{path}': it needs a *.out, or a *.log or *.txt with a "
             "training step"
         )
-    return found
+    return logs
 
 
 def _below(folder: Path, *patterns: str) -> list[Path]:
@@ -91,8 +91,10 @@ def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
     run_of: dict[Path, RunLogs] = {}
     for numbered in jobs.values():
         if 0 in numbered and len(numbered) > 1:
-            some = tuple(log for _, log in sorted(numbered.items()))
-            run_of |= dict.fromkeys(some, _split_by_node(some) if _are_of_nodes(some) else RunLogs(some))
+            attempts = tuple(log for _, log in sorted(numbered.items()))
+            run_of |= dict.fromkeys(
+                attempts, _split_by_node(attempts) if _are_of_nodes(attempts) else RunLogs(attempts)
+            )
     of_attempts = {stream: run for log, run in run_of.items() for stream in _streams(log)}
     run_of |= {stream: run for stream, run in of_attempts.items() if stream not in run_of}
     for log in unique:

@@ -45,8 +45,8 @@ def read_network(line: bytes) -> list[NetworkLine]:
     prefix = _PREFIX.search(line)
     if prefix is None:
         return []
-    found = {name: form.search(line, prefix.end()) for name, form in _FORMS.items()}
-    said = {name: match[1].decode(errors="replace").strip() for name, match in found.items() if match}
+    matches = {name: form.search(line, prefix.end()) for name, form in _FORMS.items()}
+    said = {name: match[1].decode(errors="replace").strip() for name, match in matches.items() if match}
     if devices := said.pop("devices", None):
         said["rails"] = str(len(_DEVICE.findall(devices)))
     return [NetworkLine(prefix[1].decode(), said)]

@@ -70,11 +70,11 @@ def write_llmb_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Pa
         top.type, top.mode, top.mtime = tarfile.DIRTYPE, 0o755, int(time.time())
         archive.addfile(top)
         for row in rows:
-            if (found := llmb_files(row, json.loads(records[row["job_name"]]))) is None:
+            if (files := llmb_files(row, json.loads(records[row["job_name"]]))) is None:
                 continue
             logs += 1
-            _add(archive, f"{root}/{found.config_name}", found.config)
-            archive.add(found.log, f"{root}/{found.log_name}", filter=_nobodys)
+            _add(archive, f"{root}/{files.config_name}", files.config)
+            archive.add(files.log, f"{root}/{files.log_name}", filter=_nobodys)
     return ArchiveContent(len(rows), logs)
 
 

@@ -74,15 +74,15 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
     status = finished.status
     exit_code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
     reason = f" ({status.reason})" if status.reason else ""
-    found = f"its state is '{status.state.value}'{exit_code}{reason}"
-    yield make_check("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", found)
+    actual = f"its state is '{status.state.value}'{exit_code}{reason}"
+    yield make_check("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", actual)
 
 
 def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
     """Check that the log shows no failure; steps that were trained twice have a check of their own."""
     fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
-    found = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
-    yield make_check("log_without_failure", not fatal, "the log names no failure", found)
+    actual = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
+    yield make_check("log_without_failure", not fatal, "the log names no failure", actual)
 
 
 def _has_own_check(problem: Problem) -> bool:
@@ -103,12 +103,12 @@ def _no_step_trained_twice(run: Run, log: TrainingLog) -> Check:
         expected += f" (a restart trained {named_steps(sorted(again))} again, outside of it)"
     if any(problem.kind == "repeated_lines" for problem in log.problems):
         expected += " (lines that several ranks repeated count once)"
-    found = (
+    actual = (
         f"a restart trained {named_steps(inside)} again, so that times of two attempts are mixed"
         if inside
         else ""
     )
-    return make_check("no_step_trained_twice", not inside, expected, found)
+    return make_check("no_step_trained_twice", not inside, expected, actual)
 
 
 def _batch_size_stated(log: TrainingLog) -> Check:
@@ -129,8 +129,8 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
         return  # Megatron-Bridge is given both, and its steps state the batch, which has a check of its own
     expected = "parallelism and batch are as planned"
     if finished.log.started is None:
-        found = "the log has no 'steptime.start' record"
-        yield make_check("parallelism_as_planned", False, expected, found)
+        actual = "the log has no 'steptime.start' record"
+        yield make_check("parallelism_as_planned", False, expected, actual)
         return
     recipe = finished.run.recipe
     planned = {
@@ -178,13 +178,13 @@ def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
     if published.ranks_per_numa_node is not None:
         bound = launch.get("numa_bound_ranks", 0)
         holds = "every rank was bound to a NUMA node, as in the publication"
-        found = f"{bound} of {ranks} were (the cluster's numa_binding and the job's log show why)"
-        yield make_check("numa_binding_as_published", bound == ranks, holds, found, severity="warning")
+        actual = f"{bound} of {ranks} were (the cluster's numa_binding and the job's log show why)"
+        yield make_check("numa_binding_as_published", bound == ranks, holds, actual, severity="warning")
     if published.vboost:
         holds = "the GPUs' vboost was set, as in the publication"
-        found = "it was not (the cluster's vboost and the job's log show why)"
+        actual = "it was not (the cluster's vboost and the job's log show why)"
         yield make_check(
-            "vboost_as_published", launch.get("vboost") is True, holds, found, severity="warning"
+            "vboost_as_published", launch.get("vboost") is True, holds, actual, severity="warning"
         )
 
 
@@ -209,8 +209,8 @@ def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
         yield make_check("measured_over_window", False, expected, "there is no measurement")
         return
     passed = measurement.window == run.window and measurement.steps_in_window == steps
-    found = f"it is over {measurement.steps_in_window} of the window {measurement.window}"
-    yield make_check("measured_over_window", passed, expected, found)
+    actual = f"it is over {measurement.steps_in_window} of the window {measurement.window}"
+    yield make_check("measured_over_window", passed, expected, actual)
 
 
 def first_attempt(finished: FinishedRun) -> Iterator[Check]:
@@ -222,8 +222,8 @@ def first_attempt(finished: FinishedRun) -> Iterator[Check]:
         f"job {attempt.job.job_id} ({': '.join(filter(None, (attempt.status.state, attempt.status.reason)))})"
         for attempt in earlier
     )
-    found = f"this is attempt {len(earlier) + 1}, after {before}"
-    yield make_check("first_attempt", False, "the run's first job was its last", found, severity="warning")
+    actual = f"this is attempt {len(earlier) + 1}, after {before}"
+    yield make_check("first_attempt", False, "the run's first job was its last", actual, severity="warning")
 
 
 def fabric_used(finished: FinishedRun) -> Iterator[Check]:
@@ -237,17 +237,17 @@ def fabric_used(finished: FinishedRun) -> Iterator[Check]:
         return
     holds = f"NCCL connects the nodes by {finished.fabric}"
     if network is None:
-        found = (
+        actual = (
             "what it used is unknown: the log has no line 'NCCL INFO Using network', which NCCL_DEBUG=INFO "
             "gives"
         )
-        yield make_check("fabric_used", False, holds, found, severity="warning")
+        yield make_check("fabric_used", False, holds, actual, severity="warning")
         return
     if not network.socket_nodes:
         yield make_check("fabric_used", True, f"{holds} ({network.summary})", "")
         return
-    found = f"it fell back to sockets on {network.named_socket_nodes}"
-    yield make_check("fabric_used", False, holds, found)
+    actual = f"it fell back to sockets on {network.named_socket_nodes}"
+    yield make_check("fabric_used", False, holds, actual)
 
 
 def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
@@ -255,9 +255,11 @@ def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
     mfu_percent = None if finished.measurement is None else finished.measurement.mfu_percent
     if mfu_percent is None:
         return
-    found = f"it is {mfu_percent:.1f} %: the peak is too low, or the logged step time leaves out a part of it"
+    actual = (
+        f"it is {mfu_percent:.1f} %: the peak is too low, or the logged step time leaves out a part of it"
+    )
     yield make_check(
-        "mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning"
+        "mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", actual, severity="warning"
     )
 
 
@@ -273,11 +275,11 @@ def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
     limit = step_limits().of("wall_time_difference_percent", finished.run.recipe.gpu_type)
     difference = 100 * (wall_time_s / step_time_s - 1)
     expected = f"steps follow each other within {limit:g} % of the step time"
-    found = (
+    actual = (
         f"from one end to the next it is {wall_time_s:.4g} s beside a step time of {step_time_s:.4g} s "
         f"({difference:+.1f} %, medians of the window): the log's step time is not all that a step costs"
     )
-    yield make_check("wall_time_agrees", abs(difference) <= limit, expected, found, severity="warning")
+    yield make_check("wall_time_agrees", abs(difference) <= limit, expected, actual, severity="warning")
 
 
 def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
@@ -300,10 +302,10 @@ def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
         )
     else:
         listed = ", ".join("no number" if number is None else str(number) for number in iterations)
-        found = (
+        actual = (
             f"the save lines give iteration {listed}" if iterations else "the log has no checkpoint save line"
         )
-        yield make_check("checkpoint_saved", False, expected, found)
+        yield make_check("checkpoint_saved", False, expected, actual)
 
 
 def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
@@ -320,15 +322,15 @@ def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
         following = log.steps[0].global_step if log.steps else None
         stated = [following if load.iteration is None else load.iteration for load in loads]
         expected = f"training resumed at global step {run.first_step}"
-        found = f"the load lines give iteration {', '.join(map(str, stated)) or 'no number'}"
-        yield make_check("resumed_at_saved_step", run.first_step in stated, expected, found)
+        actual = f"the load lines give iteration {', '.join(map(str, stated)) or 'no number'}"
+        yield make_check("resumed_at_saved_step", run.first_step in stated, expected, actual)
         return
     samples = run.first_step * run.recipe.global_batch_size
     expected = f"training resumed at global step {run.first_step} with {samples} consumed samples"
     if log.resumed is None:
-        found = "the log has no 'steptime.resumed' record"
-        yield make_check("resumed_at_saved_step", False, expected, found)
+        actual = "the log has no 'steptime.resumed' record"
+        yield make_check("resumed_at_saved_step", False, expected, actual)
         return
     step, consumed = log.resumed.get("global_step"), log.resumed.get("consumed_samples")
-    found = f"it resumed at global step {step} with {consumed} consumed samples"
-    yield make_check("resumed_at_saved_step", (step, consumed) == (run.first_step, samples), expected, found)
+    actual = f"it resumed at global step {step} with {consumed} consumed samples"
+    yield make_check("resumed_at_saved_step", (step, consumed) == (run.first_step, samples), expected, actual)

@@ -241,9 +241,9 @@ class ClusterWatch:
                 async with open_cluster(config, self._connections) as self._cluster:
                     while True:
                         await asyncio.sleep(interval_s)
-                        if asked := tuple(self._waiting):
+                        if job_names := tuple(self._waiting):
                             # Jobs registered during this poll are included in the next one.
-                            await self._answer(asked, await self._cluster.poll(asked))
+                            await self._answer(job_names, await self._cluster.poll(job_names))
                         failures = 0
             except Exception as error:  # whatever it is, those who wait get it, and polling goes on
                 failures += 1

@@ -134,10 +134,10 @@ async def _require_checkpoint_space(
     needed = checkpoint_bytes(run.recipe.model)
     if run.mode is not Mode.CHECKPOINT_SAVE or needed is None:
         return
-    asked = await cluster.run(["df", "-P", "-k", str(config.root)], timeout_s=60)
-    last = asked.stdout.splitlines()[-1:]
+    df = await cluster.run(["df", "-P", "-k", str(config.root)], timeout_s=60)
+    last = df.stdout.splitlines()[-1:]
     free = re.search(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s", f"{last[0]} ") if last else None
-    if asked.exit_code or free is None:
+    if df.exit_code or free is None:
         reporter.info(
             f"the free space of {config.root} is not known: the checkpoint takes about {format_bytes(needed)}"
         )

@@ -97,7 +97,7 @@ def _check_fit(run: Run, uv: str, python: str, *, lock: str) -> None:
         run(uv, "pip", "check", "--python", python)
     except _CommandFailedError as error:
         problems = [line for line in error.output.splitlines() if line.startswith("The package ")]
-        missing = [found[1] for line in problems if (found := _NOT_INSTALLED.search(line))]
+        missing = [match[1] for line in problems if (match := _NOT_INSTALLED.search(line))]
         if not problems or len(missing) < len(problems) or not expected.issuperset(missing):
             raise
         print("these are left out on purpose", flush=True)

@@ -248,12 +248,12 @@ class Check(Frozen):
     """A failed `warning` is shown beside the result; a failed `error` keeps the run out of the results."""
 
 
-def make_check(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
-    """Make a check whose message says what holds if it `passed`, else what was expected and `found` instead.
+def make_check(name: str, passed: bool, holds: str, actual: str, severity: Severity = "error") -> Check:
+    """Make a check. Its message says what holds if it `passed`, else what was expected, and what is `actual`.
 
     `holds` is a clause without its full stop: `the window has 10 steps`.
     """
-    sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
+    sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {actual}."
     return Check(name=name, passed=passed, message=sentence, severity=severity)
 
 

@@ -151,14 +151,14 @@ def workload_text(
     common, rules = _rules(rows)
     limits, platform_limits = _time_limits(rows)
     of_types = {
-        one: {
-            "gpus_per_node": next(row for row in rows if row.gpu_types == one).job["executor"][
+        gpu_type: {
+            "gpus_per_node": next(row for row in rows if row.gpu_types == gpu_type).job["executor"][
                 "ntasks_per_node"
             ],
-            "image": source.images[one],
-            **({"time_limit": platform_limits[one]} if one in platform_limits else {}),
+            "image": source.images[gpu_type],
+            **({"time_limit": platform_limits[gpu_type]} if gpu_type in platform_limits else {}),
         }
-        for one in dict.fromkeys(row.gpu_types for row in rows)
+        for gpu_type in dict.fromkeys(row.gpu_types for row in rows)
     }
     at = f"NVIDIA/exemplar-performance {release.tag}, {source.folder}"
     pinned = " and ".join(f"{commit[:10]}" for commit in dict.fromkeys(commits.values()))
@@ -184,7 +184,7 @@ def workload_text(
             nccl_trace=None,
         ),
         "gpu_types:",
-        *(f"  {one}: {flow(of)}" for one, of in of_types.items()),
+        *(f"  {gpu_type}: {flow(of)}" for gpu_type, of in of_types.items()),
         "performance:",
         f"  sources: {flow({'launch': started})}",
         "  rules:",
@@ -223,7 +223,7 @@ def workload_text(
                 "time_limit": {"weak": limits[size]},
             }
             lines.append(f"    steps: {flow(steps)}")
-        lines += ["    configurations:", *(f"      - {flow(one)}" for one in _configurations(of_size))]
+        lines += ["    configurations:", *(f"      - {flow(rule)}" for rule in _configurations(of_size))]
     return "\n".join(lines) + "\n"
 
 
