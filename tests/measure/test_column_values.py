@@ -27,7 +27,8 @@ MakeResult = Callable[..., Result]
 def test_a_result_as_a_row(tmp_path: Path, make_result: MakeResult) -> None:
     """A step takes half a second on 2 GPUs and has 16 samples of 128 tokens."""
     result = make_result("job-1", step_times=[0.5] * 20, map_index=3)
-    row = column_values(result)
+    row, provenance = column_values(result), result.submitted.provenance
+    versions = (result.log.started or {})["versions"]
     flops = model_flops(result.run.recipe.model, "llama3.1-25.04")
     told = {name: value for name, value in row.items() if value not in (None, "")}
     assert told == {
@@ -53,6 +54,9 @@ def test_a_result_as_a_row(tmp_path: Path, make_result: MakeResult) -> None:
             "task_id": "wait",
             "map_index": 3,
         },
+        **{"variables": "OMP_NUM_THREADS=1", "trainer_sha256": "b" * 64},
+        **{"versions": ", ".join(f"{name} {version}" for name, version in versions.items())},
+        **{"steptime_version": provenance.steptime_version, "git_commit": provenance.git_commit},
         "log_path": result.log.path,
     }
     stored.write(store := Store(f"sqlite:///{tmp_path / 's.db'}"), result)
