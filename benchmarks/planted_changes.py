@@ -1,6 +1,6 @@
 """What is reported of half years in which changes are planted, and of half years in which nothing changes.
 
-    python benchmarks/planted_changes.py [--planted 20] [--unchanged 10]
+    python benchmarks/planted_changes.py [--planted 20] [--unchanged 10] [--first-seed 0]
 
 A half year is a weekly sweep of 60 cells on two clusters, with 1 % noise. Each suspected cell gets two fresh
 runs on other nodes. Runs are made up; all that judges them is the product's. Prints how often each planted
@@ -156,8 +156,8 @@ class HalfYear:
             nodes = self._run(key, week, place, 0, ())
             for number in range(1, 1 + CONFIRMATION_RUNS):
                 if (
-                    self.series_states[key].state != "suspected"
-                    or self.judged(key)[-1].series_state.state != "suspected"
+                    self.series_states[key].suspicion is None
+                    or self.judged(key)[-1].series_state.suspicion is None
                 ):
                     break
                 self._run(key, week, place, number, nodes)
@@ -384,10 +384,10 @@ def false_reports(seed: int) -> Counter[str]:
     return counts
 
 
-def table(half_years: int) -> Iterator[str]:
+def table(half_years: int, first_seed: int) -> Iterator[str]:
     """Yield the lines of a table of planted against reported changes."""
     counts, wrong = Counter[tuple[str, str]](), list[str]()
-    for seed in range(half_years):
+    for seed in range(first_seed, first_seed + half_years):
         found, others = score(half_year(seed, planted=True))
         counts += found
         wrong += [f"seed {seed}: {one}" for one in others]
@@ -408,21 +408,21 @@ def table(half_years: int) -> Iterator[str]:
     yield from wrong
 
 
-def rates(half_years: int) -> Iterator[str]:
+def rates(half_years: int, first_seed: int) -> Iterator[str]:
     """Yield the rates of reports per cell and week in half years without changes."""
     counts = Counter[str]()
     for seed in range(half_years):
-        counts.update(false_reports(1000 + seed))
+        counts.update(false_reports(1000 + first_seed + seed))
     weeks = counts.pop("cell-weeks", 0)
     yield f"\n{weeks} cell-weeks in {half_years} half years in which nothing changes:"
     for what, number in counts.items():
         yield f"{what}: {number} ({number / weeks:.5f} per cell-week)"
 
 
-def incident_table(planted: int, unchanged: int) -> Iterator[str]:
+def incident_table(planted: int, unchanged: int, first_seed: int) -> Iterator[str]:
     """Yield the lines of a table of planted changes against confirmed incidents."""
     scores, wrong = defaultdict[str, list[dict[str, int]]](list), list[str]()
-    for seed in range(planted):
+    for seed in range(first_seed, first_seed + planted):
         found, others = score_incidents(followed(seed, planted=True))
         for name, of_name in found.items():
             scores[name].append(of_name)
@@ -441,7 +441,7 @@ def incident_table(planted: int, unchanged: int) -> Iterator[str]:
     yield from wrong
     states = Counter[str]()
     for seed in range(unchanged):
-        made = followed(1000 + seed, planted=False)
+        made = followed(1000 + first_seed + seed, planted=False)
         states.update(
             f"{one.direction}, {'confirmed' if one.id in made.confirmed else 'suspected only'}"
             for one in made.incidents
@@ -454,11 +454,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--planted", type=int, default=20, help="half years with changes")
     parser.add_argument("--unchanged", type=int, default=10, help="half years without changes")
+    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first half year")
     asked = parser.parse_args()
     lines = (
-        table(asked.planted),
-        rates(asked.unchanged),
-        incident_table(asked.planted, asked.unchanged),
+        table(asked.planted, asked.first_seed),
+        rates(asked.unchanged, asked.first_seed),
+        incident_table(asked.planted, asked.unchanged, asked.first_seed),
     )
     for line in chain(*lines):
         print(line, flush=True)

@@ -12,7 +12,7 @@ from steptime.judging.common_causes import WEEK_S, CommonCause
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.models import Judgement
 from steptime.judging.node_effects import as_evidence, node_runs
-from steptime.judging.onset import Onset
+from steptime.judging.onset import Onset, date
 from steptime.judging.placement import Placement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
@@ -166,7 +166,7 @@ def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -
     (cause,) = causes(cells(*moved), without)
 
     assert cause.sentence == (
-        "image a → b: 4 of 4 cells with that change on h100 became faster with it, since 2001-09-09, "
+        f"image a → b: 4 of 4 cells with that change on h100 became faster with it, since {date(1e9)}, "
         "by 10.0 % at the median"
     )
 
@@ -194,7 +194,7 @@ def test_what_most_cells_share_is_named_with_the_count_though_one_moved_for_anot
     assert (cause.name, cause.direction, cause.since) == (IMAGE, "slower", 1e9)
     assert cause.cells == frozenset(list(moved)[2:15]), "of each cell that may have begun with it"
     assert cause.sentence == (
-        f"{IMAGE}: 13 of 13 cells with that change on h100 became slower with it, since 2001-09-09, "
+        f"{IMAGE}: 13 of 13 cells with that change on h100 became slower with it, since {date(1e9)}, "
         f"by 8.0 % at the median; also changed: {NCCL} (12 of 13)"
     )
 
@@ -233,7 +233,7 @@ def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_am
 
     assert cause.cells == frozenset(list(moved)[:6])
     assert cause.sentence == (
-        "node bad: 5.9 % slower (4.9 to 7.0 %) in 6 of the 8 cells that ran there, since 2001-09-09; "
+        f"node bad: 5.9 % slower (4.9 to 7.0 %) in 6 of the 8 cells that ran there, since {date(1e9)}; "
         "0 of the 6 also ran on other nodes since then, where they were not"
     )
     assert not cause.is_confirmed

@@ -1,6 +1,7 @@
 """Incidents: cells that moved together are one incident, which lives until their level returns."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -21,7 +22,8 @@ pytestmark = pytest.mark.long
 
 MakeResult = Callable[..., Result]
 DAY_S = 86_400.0
-START = 1e9
+START = 1e9 + 4 * 3600
+"""05:46 UTC, which is the same day in every time zone that tests are run in."""
 USUAL = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001)
 RING = {"environment": {"NCCL_ALGO": "Ring"}}
 
@@ -158,6 +160,47 @@ def test_a_closed_incident_keeps_its_size_cause_and_date(store: Store, week: Wee
     [closed] = incidents(store, closed_since=START)
     assert closed.state == "fixed"
     assert (closed.title, closed.evidence) == (before.title, before.evidence)
+
+
+def test_a_further_slowdown_on_top_of_an_open_one_is_an_incident_with_its_own_cause(
+    store: Store, week: Week
+) -> None:
+    with_ring = [1, 2, 4, 8]
+    usual_runs(week, [*with_ring, 16])
+    for _ in range(8):
+        week({16: 1.0})
+        week(dict.fromkeys(with_ring, 1.06), **RING)
+    told(store, incidents(store))
+    for _ in range(3):
+        week({16: 1.05}, environment={"NCCL_IB_QPS": "4"})
+        news = week(dict.fromkeys(with_ring, 1.113), environment=RING["environment"] | {"NCCL_IB_QPS": "4"})
+    first, second = sorted(incidents(store), key=lambda one: one.since)
+    assert [one.subject for one in (first, second)] == ["NCCL_ALGO none → Ring", "NCCL_IB_QPS none → 4"]
+    assert [len(one.affected) for one in (first, second)] == [4, 5]
+    assert first.change == pytest.approx(0.06, abs=0.004)
+    assert second.change == pytest.approx(0.05, abs=0.004)
+    assert [one.id for one in news] == [second.id], "it has its own message"
+    [remark] = [one for one in compare_since(store, START).remarks if one.startswith("tiny·fp32·2: ")]
+    assert re.search(r"^tiny·fp32·2: slower by 5\.\d % since [\d-]+ on top of 5\.\d % since [\d-]+, ", remark)
+    for _ in range(2):
+        week({16: 1.0})
+        week(dict.fromkeys(with_ring, 1.06), **RING)
+    assert [(one.id, one.state) for one in incidents(store)] == [(first.id, "confirmed")]
+    for _ in range(2):
+        week(dict.fromkeys(with_ring, 1.0))
+    assert {one.state for one in incidents(store, closed_since=START)} == {"fixed"}
+
+
+def test_accepting_a_further_slowdown_begins_the_baseline_with_it(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+    for _ in range(8):
+        week({2: 1.06})
+    for _ in range(3):
+        week({2: 1.12})
+    second = max(incidents(store), key=lambda one: one.since)
+    accept(store, second.id or 0, note="meant", author="Kim")
+    week({2: 1.12})
+    assert incidents(store) == []
 
 
 def test_a_cell_that_joins_later_joins_the_same_incident(store: Store, week: Week) -> None:

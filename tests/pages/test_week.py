@@ -105,7 +105,10 @@ def test_cells_are_searched_and_filtered_and_the_address_keeps_both(page: Page) 
 def test_a_bad_node_has_a_page_with_its_runs_and_how_to_exclude_it(page: Page, half_year: Stores) -> None:
     frame = opened(page, NAVIGATION)
     frame.locator("[data-incident]").get_by_role("link", name=half_year.bad_node, exact=True).click()
-    said = rf"Node {half_year.bad_node} of east: [3-7]\.\d % slower than on other nodes \(\d+ cells\), since "
+    said = (
+        rf"Node {half_year.bad_node} of east: [3-7]\.\d % slower than on other nodes "
+        r"\(95 % interval \+[2-6]\.\d to \+[4-8]\.\d %, \d+ cells\)\. Incident: "
+    )
     expect(frame.locator("#summary")).to_have_text(re.compile(said))
     expect(frame.locator("#node-runs tbody tr").first).to_contain_text("slower")
     expect(frame.locator("#view")).to_contain_text(f"--exclude {half_year.bad_node}")

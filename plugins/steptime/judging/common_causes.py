@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from steptime.judging.detection import Direction
-from steptime.judging.models import Judgement
+from steptime.judging.models import Judgement, with_job_names
 from steptime.judging.node_effects import NodeRun, SlowNode, slow_nodes
 from steptime.judging.onset import date
 from steptime.judging.record_changes import changed_to, is_notable
@@ -61,6 +61,8 @@ class Evidence:
     steptime."""
     stragglers: str = ""
     """Nodes and ranks of the run that stand apart from its others, as in the column of that name."""
+    small_step: frozenset[str] = frozenset()
+    """Job names of the runs since a small step, which no single run showed; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -135,21 +137,27 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
         since=judged.onset.at if judged.onset else row["submitted_at"],
         changes=tuple(filter(is_notable, (*judged.changes, *nearby))),
         stragglers=row["stragglers"] or "",
+        small_step=frozenset(name for name, _ in with_job_names(series_state.since))
+        if judged.is_step
+        else frozenset(),
     )
 
 
-def _named_node(slow: SlowNode, evidence: Iterable[Evidence]) -> CommonCause:
+def _named_node(slow: SlowNode, evidence: Sequence[Evidence]) -> CommonCause:
     """Describe slow nodes as the common cause of the cells that were slow there.
 
+    A cell with a small step of its own, which its runs on other nodes have, too, is reported for that one.
     `evidence` are the runs of the comparison, which may tell how a node differs.
     """
     nodes, effect = slow.nodes, slow.effect
     name = f"node{'s' * (len(nodes) > 1)} {', '.join(nodes)}"
-    cells = len(slow.slow)
+    moved = {run.cell for run in evidence if not run.small_step <= slow.jobs}
+    changes = {series: change for series, change in slow.slow.items() if series not in moved}
+    cells, elsewhere = len(changes), len(slow.elsewhere & changes.keys())
     sentence = (
         f"{name}: {percent(effect.change)} slower ({100 * effect.low:.1f} to {percent(effect.high)}) in "
         f"{cells} of the {slow.ran} cells that ran there, since {date(effect.since)}; "
-        f"{slow.elsewhere} of the {cells} also ran on other nodes since then, where they were not"
+        f"{elsewhere} of the {cells} also ran on other nodes since then, where they were not"
     )
     there = [run for run in evidence if run.job in slow.jobs and run.cell in slow.slow]
     if told := _told_of_nodes(nodes, there):
@@ -159,13 +167,13 @@ def _named_node(slow: SlowNode, evidence: Iterable[Evidence]) -> CommonCause:
         effect.cluster,
         name,
         sentence,
-        frozenset(slow.slow),
+        frozenset(changes),
         "slower",
         effect.change,
         effect.since,
         nodes,
-        slow.slow,
-        is_confirmed=slow.elsewhere >= CONFIRMING_CELLS,
+        changes,
+        is_confirmed=elsewhere >= CONFIRMING_CELLS,
     )
 
 
@@ -233,6 +241,7 @@ def _changed_together(
         return None
     open_ones = [run for run in changed if run.is_open]
     known = [run for run in together if run.is_open]
+    candidate = "most share no recorded change"
     change = _most_shared(known)
     if change is not None and 2 * len(_sharing(known, change)) > len(known):
         sharing = _sharing(open_ones, change)
@@ -242,6 +251,7 @@ def _changed_together(
         moved = len(sharing) + len(tending)
         if moved >= having or not _is_chance(moved, len(changed), having, len(others)):
             return _named_change(change, sharing, having, tending)
+        candidate = f"most share {change}, but so do {having} cells that are not"
     change_of_all = statistics.median(run.change for run in together)
     since = min(run.since for run in together)
     apart = (
@@ -254,7 +264,7 @@ def _changed_together(
         cluster,
         "whole cluster",
         f"{len(together)} of {len(latest)} cells on {cluster} are {direction} together since "
-        f"{date(since)}{apart}, by {percent(change_of_all)} at the median; most share no recorded change",
+        f"{date(since)}{apart}, by {percent(change_of_all)} at the median; {candidate}",
         frozenset(run.cell for run in together),
         direction,
         change_of_all,

@@ -205,7 +205,7 @@ def confirmation_runs_command(
     None if nothing is suspected, or if the current recipes would no longer give this run. `read_record`
     takes a job name and returns that job's record as JSON text.
     """
-    if series_state.state != "suspected":
+    if series_state.suspicion is None:
         return None
     command = repeat_command_of_record(json.loads(read_record(newest.job_name)))
     return command and f"{command} --repeats {CONFIRMATION_RUNS}"

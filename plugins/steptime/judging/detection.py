@@ -166,6 +166,23 @@ class SeriesState:
     """The run that raised the suspicion, and all runs after it."""
     is_open: bool = False
     """Whether the next run is judged together with the runs in `since`."""
+    level: "SeriesState | None" = None
+    """While a slowdown is confirmed, the state of its runs among themselves, without the one that raised the
+    suspicion; otherwise None."""
+
+    @property
+    def newest_step(self) -> "SeriesState":
+        """The state to report: of a further slowdown on top of a confirmed one if that is confirmed, too."""
+        step = self.level.newest_step if self.level else self
+        return step if (step.state, step.direction) == ("confirmed", "slower") else self
+
+    @property
+    def suspicion(self) -> "SeriesState | None":
+        """The state with a suspicion that waits for confirmation runs: this one, or of a further slowdown."""
+        if self.state == "suspected":
+            return self
+        further = self.level.suspicion if self.level else None
+        return further if further and further.direction == "slower" else None
 
     @property
     def change(self) -> float | None:
@@ -181,7 +198,8 @@ class SeriesState:
 def series_states(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[SeriesState]:
     """Judge each run of a series (seconds, oldest first) by the runs before it.
 
-    Returns the state after each run. `begin_anew` are indexes of runs at which the history is discarded.
+    Returns the state after each run; people are told its `newest_step`. `begin_anew` are indexes of runs at
+    which the history is discarded.
     """
     stood: list[SeriesState] = []
     last = SeriesState()
@@ -196,7 +214,8 @@ def judge(before: SeriesState, run: float) -> SeriesState:
 
     A run that deviates in the other direction ends an open suspicion and raises one of its own. A confirmed
     change is compared with the baseline before it, until the mean of the last two runs is usual again. If the
-    change is a speed-up, the faster runs become the new baseline once there are `FEWEST_RUNS` of them.
+    change is a speed-up, the faster runs become the new baseline once there are `FEWEST_RUNS` of them. If it
+    is a slowdown, its runs are also judged by each other, so that a further one is seen.
     """
     against, since = before.baseline, (*before.since, run)
     if before.is_open and against.direction([run]) in (None, before.direction):
@@ -204,7 +223,7 @@ def judge(before: SeriesState, run: float) -> SeriesState:
         if len(confirmations) < CONFIRMATION_RUNS:
             return replace(before, since=since)
         if against.direction(confirmations) == before.direction:
-            return _confirmed(before.direction, confirmations, against, since)
+            return _confirmed(before, confirmations, since)
         if before.state == "suspected":
             after = against.with_runs(*map(against.limited, since))
             return SeriesState("dismissed", before.direction, confirmations, against, after)
@@ -216,19 +235,22 @@ def judge(before: SeriesState, run: float) -> SeriesState:
     return SeriesState("suspected", direction, (run,), against, against, since=(run,), is_open=True)
 
 
-def _confirmed(
-    direction: Direction | None, confirmations: Sequence[float], against: Baseline, since: Sequence[float]
-) -> SeriesState:
+def _confirmed(before: SeriesState, confirmations: Sequence[float], since: Sequence[float]) -> SeriesState:
     """Return the state of a confirmed change; a speed-up is the new baseline `FEWEST_RUNS` runs later."""
-    settled = direction == "faster" and len(since) > FEWEST_RUNS
+    against, is_faster = before.baseline, before.direction == "faster"
+    settled = is_faster and len(since) > FEWEST_RUNS
+    level = None
+    if not is_faster:
+        level = judge(before.level, since[-1]) if before.level else series_states(since[1:])[-1]
     return SeriesState(
         state="confirmed",
-        direction=direction,
+        direction=before.direction,
         judged=tuple(confirmations),
         against=against,
         baseline=Baseline().with_runs(*since[1:]) if settled else against,
         since=tuple(since),
         is_open=not settled,
+        level=level,
     )
 
 

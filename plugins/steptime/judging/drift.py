@@ -3,8 +3,8 @@
 A series is split into levels by E-divisive (Matteson and James, 2014): at the place with the largest energy
 distance between the two sides, if random permutations of the runs are hardly ever split as clearly; then each
 side is split again. A single step is also searched for by t-tests, which give more weight to runs at which
-something changed. A change that one jump explains better than a straight line is a step and is confirmed; a
-drift is only advice. `docs/reference/judging.md` has the error rates.
+something changed. A change that one jump explains better than a ramp is a step and is confirmed; a drift is
+only advice. `docs/reference/judging.md` has the error rates.
 """
 
 import statistics
@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from steptime.judging.detection import FEWEST_RUNS, LEAST_CHANGE
-from steptime.judging.onset import CHANGE_ODDS, likely_indexes
+from steptime.judging.onset import WEEK_S, likely_indexes, likely_ramp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,8 +31,6 @@ STEP_ALPHA = 0.001
 """Probability that the search finds a step in a series that never changed."""
 STEP_RUNS = 4
 """Fewest runs after a step."""
-STEP_ODDS = 20.0
-"""How many times likelier a jump must make the runs than a straight line does, to count as a step."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,9 @@ class Drift:
         return self.levels[-1].seconds / self.fastest.seconds - 1
 
 
-def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ()) -> Drift | None:
+def find_drift(
+    runs: Sequence[tuple[str, float]], changed: Collection[str] = (), times: Sequence[float] | None = None
+) -> Drift | None:
     """Find a slow drift or a small step by which a series got slower; None if there is none.
 
     The result's `began_at` is left at 0.
@@ -86,10 +86,12 @@ def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ())
         runs: job name and seconds of each run, oldest first.
         changed: names of jobs whose software or settings differ from the job before; a step that begins with
             one of them is found more easily.
+        times: Unix time of each run; by default they are a week apart.
     """
     import numpy as np
 
     searched = list(runs)[-LONGEST_RUNS:]
+    searched_times = list(times or (WEEK_S * number for number in range(len(runs))))[-LONGEST_RUNS:]
     if not searched:
         return None
     ends = [0, *_changes(np.array([seconds for _, seconds in searched])), len(searched)]
@@ -100,7 +102,7 @@ def find_drift(runs: Sequence[tuple[str, float]], changed: Collection[str] = ())
         return None
     since_fastest = searched[ends[fastest] :]
     indexes = {index for index, (job, _) in enumerate(since_fastest) if job in changed}
-    step = _step(since_fastest, indexes, slower)
+    step = _step(since_fastest, searched_times[ends[fastest] :], indexes, slower)
     if step is not None:
         parts = since_fastest[: step[0]], since_fastest[step[0] :]
         at, earliest, latest = (index - len(since_fastest) for index in step)
@@ -113,11 +115,11 @@ def _level(runs: Sequence[tuple[str, float]]) -> Level:
 
 
 def _step(
-    runs: Sequence[tuple[str, float]], changed: Collection[int], known: bool
+    runs: Sequence[tuple[str, float]], times: Sequence[float], changed: Collection[int], known: bool
 ) -> tuple[int, int, int] | None:
     """Return the likeliest, earliest and latest index of the first slower run; None if there is no step.
 
-    A step must be at least LEAST_CHANGE, fit clearly better than a line, and pass a t-test unless the runs
+    A step must be at least LEAST_CHANGE, fit better than a ramp, and pass a t-test unless the runs
     are `known` to have got slower. At the indexes `changed`, less evidence is enough.
     """
     import numpy as np
@@ -138,12 +140,10 @@ def _step(
         shares = shares / 2
     t = np.sign(steps) * np.sqrt(explained * (count - 2) / residual)
     clear = bool((special.stdtr(count - 2, -t) <= STEP_ALPHA * shares).any())
-    fits_line = np.polyfit(np.arange(count), seconds, 1, full=True)[1].sum()
-    best = int(np.argmin(residual))
-    better = count / 2 * np.log(fits_line / residual[best]) + (
-        np.log(CHANGE_ODDS) if has_change[best] else 0.0
-    )
-    if not (known or clear) or steps[best] <= 0 or better < np.log(STEP_ODDS):
+    if not (known or clear) or steps[int(np.argmin(residual))] <= 0:
+        return None
+    ramp = likely_ramp(seconds.tolist(), times, "slower", changed)
+    if ramp is not None and ramp.log_odds > 0:
         return None
     found = likely_indexes(seconds.tolist(), range(indexes[0], indexes[-1] + 1), "slower", changed)
     return found if seconds[found[0] :].mean() / seconds[: found[0]].mean() - 1 >= LEAST_CHANGE else None

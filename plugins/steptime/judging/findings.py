@@ -72,9 +72,8 @@ class Finding:
         Suspicions that `verdict` reports as `unchanged` count too: otherwise they would have to wait for the
         next scheduled runs.
         """
-        if self.series_state.state != "suspected":
-            return 0
-        return CONFIRMATION_RUNS - max(0, len(self.series_state.since) - 1)
+        suspicion = self.series_state.suspicion
+        return 0 if suspicion is None else CONFIRMATION_RUNS - max(0, len(suspicion.since) - 1)
 
     @property
     def changed(self) -> bool:
@@ -112,11 +111,14 @@ class Finding:
     def evidence(self) -> str:
         """How a slowdown or speed-up was confirmed, what changed then, and which nodes or ranks differ."""
         state, placement = self.series_state, self.judgement.placement
-        where = placement.words if placement and state.state == "confirmed" else ""
+        is_decided = state.state == "confirmed" and state.suspicion is None
+        where = placement.words if placement and is_decided else ""
         if len(state.judged) > CONFIRMATION_RUNS:
             where = f" by all {len(state.judged)} runs since then"
         changed = self.changes_in_words
         then = f"changed then: {changed}" if changed else "nothing is recorded that changed then"
+        if self.onset is not None and self.onset.weekly is not None:
+            then = f"it {self.onset.drift_words}, so it is no single change"
         slow = self.run.row["stragglers"]
         return f"{state.state}{where}; {then}{f'; {slow}' if slow else ''}"
 
@@ -246,8 +248,14 @@ def _remarks(finding: Finding) -> list[str]:
     words = [f"{series_state.direction} by {abs(finding.change_percent or 0):.1f} %"]
     if finding.onset is not None:
         words.append(finding.onset.words)
+    if finding.judgement.earlier:
+        first = finding.judgement.earlier[0]
+        before = 100 * (series_state.against.mean / first.usual_s - 1)
+        words.append(f"on top of {before:.1f} % since {date(first.since)}")
     sentence = f"{' '.join(words)}, {finding.evidence}"
-    if series_state.state == "suspected":
+    if (suspicion := series_state.suspicion) is not None:
+        if suspicion is not series_state:
+            sentence += f"; by {100 * (suspicion.change or 0):.1f} % more in the newest run"
         sentence += f"; {CONFIRMATION_RUNS} confirmation runs decide" + (
             f": {finding.confirmation_runs}" if finding.confirmation_runs else ""
         )

@@ -134,12 +134,15 @@ def reconcile(
     for group in groups:
         alike = [one for one in left if (one.cluster, one.direction) == (group.cluster, group.direction)]
         same = [one for one in alike if group.explains(one)]
+        latest = {one.series: one.judgement for one in group.findings}
         taken = {
             cell.series
             for one in (*alike, *updated)
             if one.kind == "change" and one not in same and one.direction == group.direction
             for cell in one.cells
             if cell.state not in AT_USUAL
+            and cell.series in latest
+            and _is_newest_step(cell, latest[cell.series])
         }
         findings = tuple(one for one in group.findings if one.series not in taken)
         if not findings:
@@ -148,7 +151,9 @@ def reconcile(
         sharing = [
             one
             for one in alike
-            if one not in same and one.kind not in _NAMED and cells & {cell.series for cell in one.cells}
+            if one not in same
+            and one.kind not in _NAMED
+            and any(cell.series in cells and _is_newest_step(cell, latest[cell.series]) for cell in one.cells)
         ]
         earlier = sorted((*same, *sharing), key=lambda one: (one.opened_at, one.id or 0))
         judged_cells = sum(one.series["cluster"] == group.cluster for one in found.findings)
@@ -195,6 +200,8 @@ def group_findings(found: Comparison) -> list[Group]:
             groups.append(Group("family", cluster, what, direction, evidence, change, tuple(alike)))
         else:
             subject = "; ".join(filter(is_notable, first.judgement.changes))
+            if first.onset is not None and first.onset.weekly is not None:
+                subject = first.onset.drift_words
             evidence = f"{names[first.series]}: {first.evidence}"
             groups.append(Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))
@@ -325,13 +332,35 @@ def _with_current_states(
         if cell.series in known:
             return cell
         latest = next(iter(read_judgements(cell.series)), None)
-        if latest is None or not stands_out(latest.series_state, incident.direction):
+        if (
+            latest is None
+            or not stands_out(latest.series_state, incident.direction)
+            or _is_over(cell, latest)
+        ):
             return replace(cell, state=_state_at_usual(cell, latest, incident.direction))
+        if not _is_newest_step(cell, latest):
+            return replace(cell, job_name=latest.run.job_name, state="confirmed")
         return IncidentCell.of(cell.series, latest, incident.direction)
 
     cells = tuple(map(today, incident.cells))
     is_confirmed = incident.state == "confirmed" or any(one.state == "confirmed" for one in cells)
     return replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
+
+
+def _is_newest_step(cell: IncidentCell, latest: Judgement) -> bool:
+    """Return whether a cell of an incident is about the reported slowdown of its series.
+
+    It may also be about an earlier one, which that is on top of: the one with the nearest baseline.
+    """
+    against = latest.series_state.against.mean
+    return all(abs(cell.usual_s - against) <= abs(cell.usual_s - one.usual_s) for one in latest.earlier)
+
+
+def _is_over(cell: IncidentCell, latest: Judgement) -> bool:
+    """Return whether only an earlier slowdown is left: the series is at the cell's usual level again."""
+    against = latest.series_state.against.mean
+    level = against * (1 + latest.level_change)
+    return not latest.earlier and abs(cell.usual_s - level) < abs(cell.usual_s - against)
 
 
 def _state_at_usual(cell: IncidentCell, latest: Judgement | None, direction: Direction) -> str:

@@ -17,14 +17,15 @@ from steptime.errors import UserError
 from steptime.judging.detection import (
     BASELINE_RUNS,
     CONFIRMATION_RUNS,
+    FEWEST_RUNS,
     Baseline,
     RunSeconds,
     SeriesState,
     series_states,
 )
 from steptime.judging.drift import find_drift
-from steptime.judging.models import Judgement, rows_to_store, with_job_names
-from steptime.judging.onset import Onset, likely_indexes
+from steptime.judging.models import EarlierStep, Judgement, rows_to_store, with_job_names
+from steptime.judging.onset import Onset, likely_indexes, likely_ramp
 from steptime.judging.placement import Placement
 from steptime.judging.record_changes import changes, is_notable
 from steptime.judging.series import Series, SeriesRun, all_series, series_runs
@@ -35,6 +36,8 @@ from steptime.store.run_models import Result, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.writing import RunWriter
 
+STEP_ODDS = 3.0
+"""How many times likelier a jump must make the runs of a confirmed change than a ramp does, to be a step."""
 _LATEST_RUNS = 6
 """Newest runs of a series that a comparison uses: one a week, with its confirmation runs, and some more."""
 
@@ -151,7 +154,8 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
             raise UserError(
                 f"run {job_name} is not judged, so it cannot begin a new baseline: name a valid, judged run."
             )
-        first = by_name[by_name[job_name].began_with].run
+        began = {one.began_with for one in by_name.values()}
+        first = by_name[job_name if job_name in began else by_name[job_name].began_with].run
         accepted_at = time.time() if now is None else now
         judgement_queries.accept(
             connection, first.row["id"], note=note, accepted_by=accepted_by, accepted_at=accepted_at
@@ -272,25 +276,35 @@ def judge_runs(
     """
     seconds = [RunSeconds.of(run.job_name, run.seconds) for run in runs]
     indexes = {index for index, run in enumerate(runs) if run.job_name in begin_anew}
-    stood = series_states(seconds, indexes)
-    judged = [
-        _with_onset(
-            Judgement(run, series_state, placement=Placement.from_series_state(runs, index, series_state)),
-            runs,
-            records,
+    judged: list[Judgement] = []
+    for index, (run, state) in enumerate(zip(runs, series_states(seconds, indexes), strict=True)):
+        reported = state.newest_step
+        judgement = Judgement(
+            run,
+            reported,
+            placement=Placement.from_series_state(runs, index, reported.suspicion or reported),
+            earlier=() if reported is state else _earlier_steps(judged[index - len(reported.since)]),
         )
-        for index, (run, series_state) in enumerate(zip(runs, stood, strict=True))
-    ]
-    if judged and not (stood[-1].direction == "slower" and stood[-1].state == "confirmed"):
+        judged.append(_with_onset(judgement, runs, records))
+    # Runs of a slowdown that has just ended look like a small one that is still there.
+    latest = [one.series_state for one in judged[-FEWEST_RUNS:]]
+    if judged and not any(one.direction == "slower" and one.state == "confirmed" for one in latest):
         judged[-1] = _with_slow_change(judged[-1], runs[max(indexes, default=0) :], records)
     return judged
+
+
+def _earlier_steps(before: Judgement) -> tuple[EarlierStep, ...]:
+    """Return the slowdowns up to this judgement, of the last run before a further one was suspected."""
+    began = before.onset.at if before.onset else before.run.row["submitted_at"]
+    return (*before.earlier, EarlierStep(before.series_state.against.mean, began))
 
 
 def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: SeriesRecords) -> Judgement:
     """Add when a suspected or confirmed slowdown or speed-up began, and what changed then.
 
     A suspected one began with the run that raised the suspicion. The beginning of a confirmed one is searched
-    for among the runs from the second of the baseline to the first after the suspicion.
+    for among the runs from the second of the baseline to the first after the suspicion. If they drift rather
+    than jump, no change is the cause.
     """
     series_state = judgement.series_state
     if series_state.state not in ("suspected", "confirmed") or series_state.direction is None:
@@ -301,11 +315,14 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
     if series_state.state == "confirmed":
         begin = names.index(with_job_names(series_state.against.runs)[0][0])
         end = min(names.index(judgement.run.job_name), first + BASELINE_RUNS) + 1
+        seconds, changed = [run.seconds for run in runs[begin:end]], records.notable(names[begin:end])
+        times = [run.row["submitted_at"] for run in runs[begin:end]]
+        ramp = likely_ramp(seconds, times, series_state.direction, changed)
+        if ramp is not None and ramp.log_odds > -math.log(STEP_ODDS):
+            indexes = (begin + ramp.at, begin + ramp.earliest, begin + ramp.latest)
+            return replace(judgement, onset=Onset.of(runs, indexes, weekly=ramp.weekly))
         found = likely_indexes(
-            [run.seconds for run in runs[begin:end]],
-            range(1, first + CONFIRMATION_RUNS - begin),
-            series_state.direction,
-            records.notable(names[begin:end]),
+            seconds, range(1, first + CONFIRMATION_RUNS - begin), series_state.direction, changed
         )
         indexes = (begin + found[0], begin + found[1], begin + found[2])
     return _began_at(judgement, runs, indexes, records)
@@ -338,9 +355,10 @@ def _with_slow_change(judgement: Judgement, runs: Sequence[SeriesRun], records: 
     """
     names = [run.job_name for run in runs]
     seconds = [(run.job_name, run.seconds) for run in runs]
-    drift = find_drift(seconds, [names[index] for index in records.changed(names)])
+    times = [run.row["submitted_at"] for run in runs]
+    drift = find_drift(seconds, [names[index] for index in records.changed(names)], times)
     if drift is not None and drift.step is not None:  # reading all records is slow
-        drift = find_drift(seconds, [names[index] for index in records.notable(names)]) or drift
+        drift = find_drift(seconds, [names[index] for index in records.notable(names)], times) or drift
     is_suspected = (
         judgement.series_state.state == "suspected" and judgement.series_state.direction == "slower"
     )

@@ -5,12 +5,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Self
 
-from steptime.judging.detection import LEAST_CHANGE, Baseline, RunSeconds, SeriesState
+from steptime.judging.detection import (
+    LEAST_CHANGE,
+    Baseline,
+    Direction,
+    RunSeconds,
+    SeriesState,
+    State,
+)
 from steptime.judging.drift import Drift, Level
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.series import SeriesRun
 from steptime.store import judgement_queries
+
+
+@dataclass(frozen=True)
+class EarlierStep:
+    """A confirmed slowdown of a series that became slower once more."""
+
+    usual_s: float
+    """Mean time of the baseline before it, in seconds."""
+    since: float
+    """Unix time of the run with which it began."""
 
 
 @dataclass(frozen=True)
@@ -27,26 +44,32 @@ class Judgement:
     """Nodes of the suspected run and of the two after it; None if nothing is or was suspected."""
     onset: Onset | None = None
     """When the suspected or confirmed level began."""
+    earlier: tuple[EarlierStep, ...] = ()
+    """The slowdowns that the reported one is on top of, oldest first."""
 
     @classmethod
     def from_row(cls, run: SeriesRun) -> Self:
         """Read the judgement of a run from `run.row`, which has the columns of its stored judgement, too.
 
-        `series_state` lacks `is_open` and the baseline for the next run, which are not stored.
+        `series_state` lacks `is_open` and the baseline for the next run, which are not stored. Its `level` is
+        there only while a further slowdown is suspected.
         """
         row = run.row
         rests_on, drift = row["rests_on"], row["drift"]
-        judged, baseline, since = (
-            tuple(RunSeconds.of(*named) for named in rests_on[name])
-            for name in ("judged", "baseline", "since")
-        )
+        further = rests_on.get("further")
         return cls(
             run,
-            SeriesState(row["series_state"], row["direction"], judged, Baseline(baseline), since=since),
+            _read_state(
+                row["series_state"],
+                row["direction"],
+                rests_on,
+                level=further and _read_state("suspected", "slower", further),
+            ),
             tuple(row["changes"]),
             drift and _read_drift(drift),
             Placement.stored(rests_on),
             Onset.stored(rests_on),
+            tuple(EarlierStep(*one) for one in rests_on.get("earlier", ())),
         )
 
     @property
@@ -86,7 +109,7 @@ def rows_to_store(judgement: Judgement) -> Iterator[dict[str, Any]]:
 
 def _against_history(judgement: Judgement) -> dict[str, Any]:
     series_state, against = judgement.series_state, judgement.series_state.against
-    known = against.suffices
+    known, further = against.suffices, series_state.level and series_state.level.suspicion
     of_baseline: dict[str, Any] = (
         {
             "ratio": 1 + against.change(series_state.judged),
@@ -109,15 +132,37 @@ def _against_history(judgement: Judgement) -> dict[str, Any]:
         judged_s=statistics.fmean(series_state.judged),
         baseline_runs=len(against.runs),
         rests_on={
-            "judged": with_job_names(series_state.judged),
-            "baseline": with_job_names(against.runs),
-            "since": with_job_names(series_state.since),
+            **_state_to_store(series_state),
+            **({"further": _state_to_store(further)} if further else {}),
+            **({"earlier": [astuple(one) for one in judgement.earlier]} if judgement.earlier else {}),
             **({"nodes": judgement.placement.as_stored} if judgement.placement else {}),
             **({"onset": judgement.onset.as_stored} if judgement.onset else {}),
         },
         changes=list(judgement.changes),
         **of_baseline,
     )
+
+
+def _state_to_store(series_state: SeriesState) -> dict[str, Any]:
+    """Return the runs that a state rests on as JSON."""
+    return {
+        "judged": with_job_names(series_state.judged),
+        "baseline": with_job_names(series_state.against.runs),
+        "since": with_job_names(series_state.since),
+    }
+
+
+def _read_state(
+    state: State,
+    direction: Direction | None,
+    rests_on: Mapping[str, Any],
+    level: SeriesState | None = None,
+) -> SeriesState:
+    """Read a state from the runs that it rests on, as `_state_to_store` returned them."""
+    judged, baseline, since = (
+        tuple(RunSeconds.of(*named) for named in rests_on[name]) for name in ("judged", "baseline", "since")
+    )
+    return SeriesState(state, direction, judged, Baseline(baseline), since=since, level=level)
 
 
 def _drifted(judgement: Judgement, drift: Drift) -> dict[str, Any]:

@@ -47,6 +47,8 @@ _RATIO = 1.15
 _CREDIBLE = 0.95
 _WINDOWS = (1, 2, WEEKS_BACK)
 """How many weeks ago a node may have become slow, at most."""
+_DOUBT = 1.65
+"""Standard errors within which a level counts as usual: its upper end in 95 % of cases."""
 _CLEAR = 1.0
 """Logarithm of the likelihood ratio from which a cell counts as slow on a node."""
 
@@ -97,8 +99,8 @@ class SlowNode:
     """The change of each cell that was slow on the node."""
     ran: int
     """Number of cells that ran on it."""
-    elsewhere: int
-    """Number of the slow cells that also ran on other nodes since then."""
+    elsewhere: frozenset[Series]
+    """The slow cells that also ran on other nodes since then."""
     jobs: frozenset[str]
     """The runs on it."""
 
@@ -200,7 +202,7 @@ def is_usual_again(runs: Sequence[NodeRun], nodes: Iterable[str], change: float,
     middle = change / 2
     return (
         all(run.change < middle for run in last)
-        and statistics.fmean(run.change for run in last) + 1.65 * error < middle
+        and statistics.fmean(run.change for run in last) + _DOUBT * error < middle
     )
 
 
@@ -412,7 +414,7 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
             return None
     levels = evidence.per_level([place])
     effect = _effect(evidence, place, levels)
-    slow, elsewhere = _slow_cells(evidence, place, levels, effect.change) if effect else ({}, 0)
+    slow, elsewhere = _slow_cells(evidence, place, levels, effect.change) if effect else ({}, frozenset())
     if effect is None or len(slow) < FEWEST_CELLS:
         return None
     of_node = [run for run in evidence.runs if node in run.nodes]
@@ -430,23 +432,29 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
 
 def _slow_cells(
     evidence: _Evidence, place: int, levels: _PerLevel, change: float
-) -> tuple[dict[Series, float], int]:
+) -> tuple[dict[Series, float], frozenset[Series]]:
     """Return the change of each series that a node (an index) slows by about `change`.
 
-    `levels` is what the levels say about the node. Also returns how many of these ran on other nodes after
-    they had run on it. A series that was confirmed as slower without the node is left out; one whose runs
+    `levels` is what the levels say about the node. Also returns which of these ran on other nodes after they
+    had run on it. A series that was confirmed as slower without the node is left out; one whose runs
     since then all used the node belongs to it.
     """
     import numpy as np
 
     size = math.log1p(change)
     fits = (levels.log_ratios(np.array([size]))[:, 0, 0] > _CLEAR) & levels.known[:, 0]
-    slow, elsewhere = {}, set()
+    slow, elsewhere = {}, set[Series]()
     for number, run in enumerate(evidence.first):
         end = evidence.starts[number + 1] if number + 1 < len(evidence.starts) else len(evidence.runs)
         of_level = range(evidence.starts[number], end)
         on = [evidence.runs[index].change for index in of_level if evidence.on[index, place]]
-        if fits[number] and (run.is_usual or levels.elsewhere[number, 0] < size / 2):
+        off = len(of_level) - len(on)
+        usual_elsewhere = run.is_usual or (
+            off > 0
+            and levels.elsewhere[number, 0]
+            < min(size / 2, _DOUBT * run.deviation * math.sqrt(1 / off + 1 / run.baseline_runs))
+        )
+        if fits[number] and usual_elsewhere:
             slow[run.series] = float(np.expm1(levels.step[number, 0]))
             if levels.paired[number, 0]:
                 elsewhere.add(run.series)
@@ -454,7 +462,7 @@ def _slow_cells(
             mean = statistics.fmean(on)
             if abs(mean - size) < min(SLOW_T * run.deviation, size / 2):  # no noisy cell of another cause
                 slow[run.series] = math.expm1(mean)
-    return slow, len(elsewhere)
+    return slow, frozenset(elsewhere)
 
 
 def _effect(evidence: _Evidence, place: int, levels: _PerLevel) -> NodeEffect | None:

@@ -14,6 +14,9 @@ CREDIBLE = 0.95
 CHANGE_ODDS = 30.0
 """How much likelier a level begins with a run at which something changed than with another. Nodes and the
 version of steptime do not count: they change all the time."""
+WEEK_S = 7 * 86_400.0
+SHORTEST_RAMP_S = 3.5 * WEEK_S
+"""A ramp is told from a step if it lasts four weeks, give or take some days between weekly runs."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,25 @@ class Onset:
     """The level began between `earliest` and `latest` with probability `CREDIBLE`."""
     nearby: tuple[str, ...] = ()
     """What changed at the other runs of this range, apart from nodes and the version of steptime."""
+    weekly: float | None = None
+    """Relative change a week if the series drifts, 0.01 is 1 % slower each week; None if it is a step."""
 
     @classmethod
-    def of(cls, runs: Sequence[SeriesRun], indexes: tuple[int, int, int], nearby: Iterable[str] = ()) -> Self:
+    def of(
+        cls,
+        runs: Sequence[SeriesRun],
+        indexes: tuple[int, int, int],
+        nearby: Iterable[str] = (),
+        weekly: float | None = None,
+    ) -> Self:
         """Build an onset from the runs of a series, oldest first.
 
         `indexes` are the indexes of the likeliest, the earliest and the latest run with which the series got
         slower or faster. `nearby` is what changed at the other runs of that range, apart from nodes and the
-        version of steptime.
+        version of steptime. `weekly` is the relative change a week if the series drifts.
         """
         at, earliest, latest = (runs[index].row["submitted_at"] for index in indexes)
-        return cls(runs[indexes[0]].job_name, at, earliest, latest, tuple(nearby))
+        return cls(runs[indexes[0]].job_name, at, earliest, latest, tuple(nearby), weekly)
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any] | None) -> Self | None:
@@ -56,6 +67,11 @@ class Onset:
         at, earliest, latest = map(date, (self.at, self.earliest, self.latest))
         return f"since {at}" + ("" if earliest == latest else f" (between {earliest} and {latest})")
 
+    @property
+    def drift_words(self) -> str:
+        """The drift as text: `drifts by 0.9 % a week`; empty if it is a step."""
+        return "" if self.weekly is None else f"drifts by {abs(100 * self.weekly):.1f} % a week"
+
 
 def changed_words(changes: Sequence[str], onset: Onset | None) -> str:
     """Return as text what changed at the run where a slowdown or speed-up began, and at runs of its range.
@@ -69,6 +85,81 @@ def changed_words(changes: Sequence[str], onset: Onset | None) -> str:
 def date(at: float) -> str:
     """Return the local date of a Unix time, as in `2026-10-22`."""
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d}"
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A gradual change: the index of the first run on the ramp, with a credible range, and the slope."""
+
+    at: int
+    earliest: int
+    latest: int
+    weekly: float
+    """Relative change a week: 0.01 is 1 % slower each week."""
+    log_odds: float
+    """Logarithm of how many times likelier a ramp makes the runs than a step."""
+
+
+def likely_ramp(
+    seconds: Sequence[float],
+    times: Sequence[float],
+    direction: Direction,
+    changed: Collection[int] = (),
+) -> Ramp | None:
+    """Return the likeliest ramp between two levels; None if none of at least `SHORTEST_RAMP_S` fits.
+
+    Steps and ramps of all positions are compared by their marginal likelihood, with normal noise; levels and
+    deviation are integrated out. Ramps may go on until the last run.
+
+    Args:
+        seconds: time of each run, oldest first.
+        times: Unix time of each run.
+        direction: of the later level relative to the earlier one.
+        changed: indexes of runs at which something besides the nodes changed: likelier places of a step.
+    """
+    import numpy as np
+
+    at, runs = np.asarray(times), len(seconds)
+    off = np.asarray(seconds) / np.mean(seconds) - 1
+    off = off - off.mean()
+    firsts, lasts = np.nonzero(at[None, :] - at[:, None] >= SHORTEST_RAMP_S)
+    if not len(firsts):
+        return None
+
+    def fit(shapes: Any) -> tuple[Any, Any]:
+        shapes = shapes - shapes.mean(axis=1, keepdims=True)
+        squares = (shapes**2).sum(axis=1)
+        heights = shapes @ off / squares
+        residual = np.maximum(0.0, off @ off - heights**2 * squares) + runs * LEAST_DEVIATION**2
+        likelihood = -(runs - 2) / 2 * np.log(residual) - np.log(squares) / 2
+        return np.where((heights > 0) == (direction == "slower"), likelihood, -np.inf), heights
+
+    lengths = at[lasts] - at[firsts]
+    ramps, heights = fit(np.clip((at - at[firsts, None]) / lengths[:, None], 0.0, 1.0))
+    steps, _ = fit((np.arange(runs) >= np.arange(1, runs)[:, None]) * 1.0)
+    weights = np.array([CHANGE_ODDS if index in changed else 1.0 for index in range(1, runs)])
+    of_ramps = np.logaddexp.reduce(ramps)
+    if not np.isfinite(of_ramps):
+        return None
+    of_steps = np.logaddexp.reduce(steps + np.log(weights / weights.sum()))
+    best = int(np.argmax(ramps))
+    of_first = np.bincount(firsts, np.exp(ramps - of_ramps), minlength=runs - 1)
+    odds = {index + 1: float(probability) for index, probability in enumerate(of_first)}
+    earliest, latest = _credible_range(odds)
+    weekly = float(heights[best] * WEEK_S / lengths[best])
+    log_odds = float(of_ramps - math.log(len(ramps)) - of_steps)
+    return Ramp(int(firsts[best]) + 1, earliest, latest, weekly, log_odds)
+
+
+def _credible_range(odds: Mapping[int, float]) -> tuple[int, int]:
+    """Return the first and last of the likeliest indexes that together have the probability `CREDIBLE`."""
+    credible, enough, within = set[int](), CREDIBLE * math.fsum(odds.values()), 0.0
+    for index in sorted(odds, key=lambda index: -odds[index]):
+        credible.add(index)
+        within += odds[index]
+        if within >= enough:
+            break
+    return min(credible), max(credible)
 
 
 def likely_indexes(
@@ -103,10 +194,4 @@ def likely_indexes(
         return (candidates[-1],) * 3
     best = max(weights, key=lambda index: weights[index])
     odds = {index: math.exp(weight - weights[best]) for index, weight in weights.items()}
-    credible, enough, within = set[int](), CREDIBLE * math.fsum(odds.values()), 0.0
-    for index in sorted(odds, key=lambda index: -odds[index]):
-        credible.add(index)
-        within += odds[index]
-        if within >= enough:
-            break
-    return best, min(credible), max(credible)
+    return best, *_credible_range(odds)

@@ -98,6 +98,8 @@ def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say when the series got slower or faster and what changed then, or that it drifts; empty if neither."""
     last = rows[-1] if rows else None
     if last is not None and last["series_state"] in ("suspected", "confirmed"):
+        if last["drift_words"]:
+            return f"It {last['drift_words']} since the run of {date(last['since'])}: no single change."
         began = next((row for row in rows if row["submitted_at"] == last["since"]), last)
         changed = f"; changed then: {began['changes']}" if began["changes"] else ""
         return f"Its level began with the run of {date(last['since'])}{changed}."
@@ -183,6 +185,7 @@ def _row(finding: Finding, changed: tuple[str, str]) -> dict[str, Any]:
         "run_s": run.seconds,
         "judged_on": run.judged_on,
         "since": finding.since,
+        "drift_words": finding.onset.drift_words if finding.onset else "",
         "low_s": low,
         "high_s": high,
         "changes": changed[0],

@@ -201,10 +201,11 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
     for finding in compared.findings:
         row, missing = finding.run.row, finding.confirmation_runs_wanted
         cell = cells.get(row["job_name"])
-        if cell is not None and missing:
+        suspicion = finding.series_state.suspicion
+        if cell is not None and missing and suspicion is not None:
             pair = row["mode"] != Mode.PERFORMANCE
             nodes = finding.judgement.placement.suspected if finding.judgement.placement else ""
-            new = _Suspicion(cell, missing, pair, finding.change_percent or 0, nodes)
+            new = _Suspicion(cell, missing, pair, 100 * (suspicion.change or 0), nodes)
             worse = suspicions.get(cell.label, new)
             suspicions[cell.label] = worse._replace(
                 runs=max(missing, worse.runs),

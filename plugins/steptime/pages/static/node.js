@@ -18,10 +18,10 @@ export function open(place) {
   [answer, box] = [null, place];
 }
 
-function inWords({ node, cluster, difference_percent: difference, low_percent: low, high_percent: high, cells, since, incident }) {
+function inWords({ node, cluster, difference_percent: difference, low_percent: low, high_percent: high, cells, incident }) {
   const compared = difference === null ? "no cell ran both there and elsewhere" : `${overUsual(difference)} than on other nodes (95 % interval ${signed(low)} to ${signed(high)} %, ${cells} cell${cells === 1 ? "" : "s"})`;
-  const began = since === null ? "" : `, since ${timestamps()(since).slice(0, 10)}: ${incident}`;
-  return [element("strong", {}, `Node ${node} of ${cluster}: ${compared}${began}.`)];
+  const named = incident === null ? "" : ` Incident: ${incident}.`;
+  return [element("strong", {}, `Node ${node} of ${cluster}: ${compared}.${named}`)];
 }
 
 function exclusion({ node, cluster, excluded, newest_job: job, drain }) {

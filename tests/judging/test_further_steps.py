@@ -1,0 +1,90 @@
+"""A slowdown on top of one that is still there, and a drift beside a step."""
+
+import pytest
+from planted_series import WEEK_S, planted_series
+
+from steptime.judging.detection import SeriesState, series_states
+
+STEP, FURTHER = 12, 22
+"""Weeks in which the planted series becomes slower by 5 % and by 4 % more."""
+USUAL = [100.0, 100.8, 99.1, 100.4, 98.9, 100.9, 99.6, 100.2, 99.3, 101.0, 99.5, 100.3]
+
+
+def two_steps(week: int) -> float:
+    return (1.05 if week >= STEP else 1.0) * (1.04 if week >= FURTHER else 1.0)
+
+
+def told(runs: list[float]) -> SeriesState:
+    """Return what is told after runs (times relative to the usual 100) that follow a usual history."""
+    return series_states([*USUAL, *runs])[-1].newest_step
+
+
+def test_a_further_slowdown_is_judged_by_the_level_before_it() -> None:
+    first = [105.0, 105.4, 104.7, 105.2, 104.8, 105.5, 104.9, 105.1]
+    assert told(first).change == pytest.approx(0.05, abs=0.005)
+
+    waiting = told([*first, 109.8])
+    assert (waiting.state, waiting.change) == ("confirmed", pytest.approx(0.073, abs=0.002))
+    assert waiting.suspicion is not None, "two runs decide it"
+
+    further = told([*first, 109.8, 109.6, 109.5])
+    assert (further.state, further.direction) == ("confirmed", "slower")
+    assert further.change == pytest.approx(0.0435, abs=0.002)
+    assert further.suspicion is None
+
+    back = told([*first, 109.8, 109.6, 109.5, 105.2, 105.0])
+    assert back.change == pytest.approx(0.05, abs=0.005)
+    assert told([*first, 109.8, 109.6, 109.5, 100.2, 100.0]).state == "unchanged"
+
+
+def test_a_third_slowdown_is_found_too_and_a_single_outlier_of_the_level_is_none() -> None:
+    level = [105.0, 105.4, 104.7, 105.2, 104.8, 105.5, 104.9, 105.1]
+    second = [one * 1.05 for one in level]
+    third = [one * 1.05 for one in second]
+    assert told([*level, *second, *third]).change == pytest.approx(0.05, abs=0.005)
+    assert told([*level, 110.0, 105.1, 104.9]).change == pytest.approx(0.05, abs=0.005)
+
+
+def test_a_second_step_is_dated_and_has_its_own_size_and_cause() -> None:
+    seen = 0
+    for seed in range(6):
+        last = planted_series(seed, FURTHER + 2, two_steps, {STEP: "Ring", FURTHER: "Tree"}, fewest=FURTHER)[
+            -1
+        ]
+        if last.earlier:
+            seen += 1
+            assert last.onset is not None
+            assert round(last.onset.at // WEEK_S) == FURTHER
+            assert last.changes == ("NCCL_ALGO Ring → Tree",)
+            assert last.level_change == pytest.approx(0.04, abs=0.02)
+            assert last.earlier[0].since // WEEK_S == STEP
+    assert seen >= 5
+
+
+@pytest.mark.parametrize(("weekly", "weeks", "from_week"), [(0.01, 6, 5), (0.005, 12, 10)])
+def test_a_drift_has_no_cause_that_happens_to_lie_in_it(weekly: float, weeks: int, from_week: int) -> None:
+    begins, seeds = 13, range(4)
+    named, gradual = 0, 0
+    for seed in seeds:
+        judged = planted_series(
+            seed,
+            begins + weeks + 3,
+            lambda week: 1 + weekly * min(weeks, max(0, week - begins)),
+            {begins + 3: "Ring"},
+            fewest=begins + from_week,
+        )
+        told = [one for one in judged if one.series_state.direction == "slower" or one.drift]
+        named += sum(bool(one.changes) for one in told)
+        gradual += sum(
+            one.drift is not None or one.onset.weekly is not None for one in told if one.onset or one.drift
+        )
+    assert gradual >= 3 * len(seeds)
+    assert named <= 2
+
+
+def test_a_step_of_one_week_with_a_change_is_no_drift() -> None:
+    for seed in range(4):
+        for judged in planted_series(seed, STEP + 5, two_steps, {STEP: "Ring"}, fewest=STEP):
+            if judged.onset is not None:
+                assert judged.onset.weekly is None
+                assert judged.changes == ("NCCL_ALGO none → Ring",)
