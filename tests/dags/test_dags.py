@@ -16,7 +16,7 @@ from steptime.settings import shipped
 pytestmark = pytest.mark.filterwarnings("default")
 
 ON_ANY_CLUSTER = {
-    *("steptime_sweep", "steptime_cluster_check", "steptime_send_report"),
+    *("steptime_sweep", "steptime_trial", "steptime_cluster_check", "steptime_send_report"),
 }
 ON_A_CPU = {dag_ids.dag_id(name) for name in list_workloads() if "cpu" in load_workload(name).gpu_types}
 CLUSTER = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\n"
@@ -81,7 +81,13 @@ def test_a_team_names_its_workloads_and_its_scheduled_sweeps(
     assert made('make_dags(["llama3.1", "nemotron3-26.04"], sweeps={"night-8b": "0 2 * * *"})') == {
         "steptime_llama3.1-25.04",
         "steptime_nemotron3-26.04",
-        *("steptime_sweep", "steptime_sweep_night-8b", "steptime_cluster_check", "steptime_send_report"),
+        *(
+            "steptime_sweep",
+            "steptime_sweep_night-8b",
+            "steptime_trial",
+            "steptime_cluster_check",
+            "steptime_send_report",
+        ),
     }
     (tmp_path / "steptime_dags.py").write_text(
         'from steptime.airflow.dags import make_dags\nmake_dags(["lama3.1"])\n'

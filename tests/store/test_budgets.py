@@ -24,9 +24,10 @@ from steptime.store.budgets import (
     format_month,
     list_reserving,
     release,
+    release_run,
     store_plan,
 )
-from steptime.store.ledger import LedgerJob
+from steptime.store.ledger import LedgerJob, TaskKey
 from steptime.store.run_models import Result
 
 from .conftest import OURS
@@ -157,6 +158,32 @@ def test_a_plan_is_reserved_until_its_jobs_have_ended_and_counts_as_what_they_to
     assert ledger.find("job-2") is None
     submit(make_run(8), "job-2", "a", NOW)
     assert counted() == (2, 8), "an attempt more is checked by itself"
+
+
+def test_planned_runs_that_reserve_nothing_keep_their_plan_and_a_reservation_can_be_released_alone(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    """A trial reserves its first rounds only, and gives back those of a variant that has left."""
+    clusters("gpu_hours_per_month: 10")
+    owner = of("a")
+    runs = [make_run(4, repeat=number) for number in (1, 2, 3)]
+    reserve(owner, runs[:1], now=NOW)
+    _, committed_by_each = counted()
+    release(owner)
+    planned = [as_planned(run).model_copy(update={"reserves": number < 2}) for number, run in enumerate(runs)]
+    store_plan(owner, planned, now=NOW)
+    assert counted() == (0, 2 * committed_by_each)
+    key = TaskKey(
+        installations=(owner.installation_id,),
+        dag_id=owner.dag_id,
+        dag_run_id=owner.dag_run_id,
+        task_group="performance",
+        map_index=0,
+    )
+    assert set(ledger.planned_runs(key)) == {run.name for run in runs}
+    release_run(owner, runs[0].name)
+    assert counted() == (0, committed_by_each)
+    assert set(ledger.planned_runs(key)) == {run.name for run in runs}
 
 
 def test_a_job_uses_up_the_reservation_of_its_own_run(

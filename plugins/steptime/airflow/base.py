@@ -44,7 +44,7 @@ _KILL_WITHIN_S = 4.0
 _ASKED_AGAIN_AFTER_S = 0.5
 DELETED = "deleted"
 """Stands for the state of a task instance that no longer exists."""
-_OVER = (DELETED, "success", "failed", "skipped", "removed", "upstream_failed")
+OVER = (DELETED, "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that has ended or was deleted. In all others, cleared included, it will go on."""
 
 
@@ -337,7 +337,7 @@ def task_is_over(
         if state == "failed" and may_be_lost:
             info(f"this task failed in its last try, perhaps with its worker: job {job_name} keeps running")
             return False
-        if state not in _OVER:
+        if state not in OVER:
             info(f"this task is {state or 'cleared'} and will go on: job {job_name} keeps running for it")
             return False
     info(f"nothing will resume this task ({state}): cancelling job {job_name}")

@@ -165,6 +165,7 @@ def train(
     *,
     deferrable: bool = True,
     saving: TrainingSensor | None = None,
+    submit_by: type[SubmitTrainingOperator] = SubmitTrainingOperator,
 ) -> TrainingSensor:
     """Create the tasks of one run in the current task group; return the sensor that waits for its job.
 
@@ -175,9 +176,10 @@ def train(
             task `publish` itself finds the asset of the run's workload.
         deferrable: wait in the triggerer; False to wait in a worker.
         saving: the task that waits for the job whose checkpoint this run loads.
+        submit_by: the operator of the task `submit`.
     """
     saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
-    submit = SubmitTrainingOperator(
+    submit = submit_by(
         task_id="submit",
         run=run,
         staged=staged,
@@ -190,8 +192,8 @@ def train(
         task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES, deferrable=deferrable
     )
     end = EndTrainingOperator(task_id="end")
-    # A training that failed has its log read, too.
-    parse = ReadLogOperator(task_id="parse", trigger_rule=TriggerRule.ALL_DONE)
+    # A training that failed has its log read, too; not a run that was skipped, as in a trial.
+    parse = ReadLogOperator(task_id="parse", trigger_rule=TriggerRule.NONE_SKIPPED)
     validate = ValidateOperator(task_id="validate", handle=parse.output)
     outlets = [] if published is None else [published]
     publish = PublishOperator(task_id="publish", handle=validate.output, outlets=outlets, saved_in=saved_in)

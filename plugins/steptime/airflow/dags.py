@@ -29,9 +29,9 @@ SCHEDULED_SWEEPS = MappingProxyType({"weekly": "0 6 * * 1", "nodes": "0 2 * * 6"
 def make_dags(workloads: Collection[str] | None = None, *, sweeps: Mapping[str, str] | None = None) -> None:
     """Make the DAGs of this team; Airflow finds them when it reads the DAG file that calls this.
 
-    There is one for each workload, `steptime_sweep` for any sweep on demand, one for each sweep with a
-    schedule, `steptime_cluster_check` and `steptime_send_report`. A workload whose file has mistakes has
-    none: see `report_broken_files`.
+    There is one for each workload, `steptime_sweep` and `steptime_trial` for any sweep and trial on demand,
+    one for each sweep with a schedule, `steptime_cluster_check` and `steptime_send_report`. A workload whose
+    file has mistakes has none: see `report_broken_files`.
 
     Args:
         workloads: names of workloads that have a DAG; a family's name means its default release. None for all
@@ -68,6 +68,7 @@ def _makers(
         sweeps = {name: cron for name, cron in SCHEDULED_SWEEPS.items() if name in written}
     makers: dict[str, Callable[[str], Any]] = {
         dag_ids.SWEEP: _sweep_dag,
+        dag_ids.TRIAL: _trial_dag,
         dag_ids.CLUSTER_CHECK: _cluster_check_dag,
         dag_ids.SEND_REPORT: _send_report_dag,
         **{dag_ids.scheduled_sweep(name): partial(_sweep_dag, name, cron) for name, cron in sweeps.items()},
@@ -105,6 +106,12 @@ def _sweep_dag(*arguments: str) -> None:
     weekly = "weekly" if "weekly" in list_sweeps() else "example-weekly"
     sweep, cron = scheduled or (weekly, None)
     sweep_dag(dag_id, sweep=sweep, cron=cron)
+
+
+def _trial_dag(dag_id: str) -> None:
+    from steptime.airflow.sweep.trial_dag import trial_dag
+
+    trial_dag(dag_id)
 
 
 def _cluster_check_dag(dag_id: str) -> None:

@@ -1,21 +1,28 @@
 """`steptime trial`: is B faster than A? Plan a trial and start it, show its answer, adopt a variant."""
 
+import asyncio
+import sys
 from typing import Annotated, Any
 
 import typer
 
+from steptime import dag_ids
+from steptime.cli.following import Url, User
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show, show_json
 from steptime.cli.plan import check_budgets
-from steptime.cli.sweeps import reserved_runs, total
+from steptime.cli.sweeps import approve_dag_run, end_dag_run, reserved_runs, run_again, start, total
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import expected_cost
+from steptime.judging.trial_answers import TrialAnswer, newest_trial, round_runs, trial_state
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import TrialRules
 from steptime.recipes.sweep_planning import SweepPlan
-from steptime.recipes.sweeps import copy_file
-from steptime.recipes.trials import list_trials, load_trial, round_order
+from steptime.recipes.sweeps import add_entry, copy_file, entry_line
+from steptime.recipes.trials import list_trials, load_trial, round_order, sweep_entry
 from steptime.staging.checking import checked_trial
+from steptime.store.ledger import Ledger
+from steptime.store.run_queries import Store
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -39,9 +46,65 @@ steptime trial plan example-micro-batch
 steptime trial plan example-micro-batch --format json
 """
 
+RUN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime trial run example-micro-batch
+
+steptime trial run example-micro-batch --url http://airflow.example:8080 --user ada
+"""
+
+SHOW_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime trial show example-micro-batch
+
+steptime trial show example-micro-batch --format csv > variants.csv
+"""
+
+APPROVE_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime trial approve steptime_run__2026-11-22T08:00:00.000+00:00
+"""
+
+CANCEL_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime trial cancel steptime_run__2026-11-22T08:00:00.000+00:00
+"""
+
+AGAIN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime trial again steptime_run__2026-11-22T08:00:00.000+00:00 "round 2 · ring" --dry-run
+"""
+
+ADOPT_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime trial adopt example-micro-batch micro_batch_size=2
+
+steptime trial adopt example-micro-batch micro_batch_size=2 --write weekly
+"""
+
 _ROUNDS_SHOWN = 3
+_HEADINGS = {
+    "difference_percent": "slower, %",
+    "low_percent": "from",
+    "high_percent": "to",
+    "compared_with": "than",
+    "step_time_mean_s": "step time, s",
+    "tokens_per_s": "tokens/s",
+    "mfu_percent": "MFU, %",
+    "peak_memory_gib": "memory, GiB",
+    "price_per_million_tokens": "price/M tokens",
+    "gpu_hours": "GPU-hours",
+    "left_round": "left in round",
+}
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/trials, without .yaml.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="The trial's run id, as 'trial run' prints it.")]
 
 
 app = typer.Typer()
@@ -125,6 +188,117 @@ def plan(
     in_round = [cell.planned.runs[0] for cell in planned.cells[: len(rules.variants)]]
     typer.echo(f"a round: {expected_cost(in_round).sentence}", err=err)
     check_budgets(reserved_runs(planned), err=err)
+
+
+@group.command(epilog=RUN_EXAMPLES)
+def run(name: Name, *, url: Url = None, user: User = None) -> None:
+    """Start a trial through Airflow, and print the address of its DAG run.
+
+    It is planned here first: a trial that cannot be run starts nothing.
+    """
+    start(checked_trial(name), dag_ids.TRIAL, "trial", url, user)
+
+
+@group.command(name="show", epilog=SHOW_EXAMPLES)
+def show_answer(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the trial.")],
+    *,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
+) -> None:
+    """Show the answer of a trial's newest run: which variant is fastest, by how much, and how sure that is.
+
+    A trial that still runs is shown as far as it is. Intervals are simultaneous: the chance that any
+    statement of a trial is wrong is at most 5 %.
+    """
+    answer = _newest_answer(name)
+    if output_format is Format.JSON:
+        show_json(answer.content)
+        return
+    show(answer.rows, output_format, called="variants", headings=_HEADINGS, wide=wide)
+    typer.echo(answer.sentence, err=output_format is not Format.TABLE)
+
+
+def _newest_answer(name: str) -> TrialAnswer:
+    """Return the answer of a trial's newest DAG run. Raises UserError if it has no result yet."""
+    store = Store()
+    dag_id, run_id = newest_trial(store, name)
+    jobs = asyncio.run(Ledger(_warn, patience_s=0).jobs_of(dag_id, run_id))
+    rules, runs = round_runs(store, store.list_runs(dag_id, run_id), jobs)
+    if rules is None:
+        raise SystemFailure(f"the metrics store has no plan of the trial {name}")
+    return TrialAnswer(rules, trial_state(rules, runs), runs)
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@group.command(epilog=APPROVE_EXAMPLES)
+def approve(
+    run_id: RunId,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: Url = None,
+    user: User = None,
+) -> None:
+    """Let a trial start that waits for approval, after showing what it costs at most and is expected to.
+
+    Asks for confirmation. The exit code is 1 if the trial does not wait for approval.
+    """
+    approve_dag_run(run_id, "trial", yes=yes, url=url, user=user)
+
+
+@group.command(epilog=CANCEL_EXAMPLES)
+def cancel(
+    run_id: RunId,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be ended.")] = False,
+    url: Url = None,
+    user: User = None,
+) -> None:
+    """End a trial: mark its DAG run as failed; its tasks then cancel their jobs.
+
+    The exit code is 0 if the trial has ended, now or earlier, 1 if there is no such trial, and 2 if it still
+    runs after five minutes.
+    """
+    end_dag_run(run_id, "trial", dry_run=dry_run, url=url, user=user)
+
+
+@group.command(epilog=AGAIN_EXAMPLES)
+def again(
+    run_id: RunId,
+    cell: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run, as the grid names it: round 2 · ring.")
+    ],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which tasks would run again.")] = False,
+    url: Url = None,
+    user: User = None,
+) -> None:
+    """Run one variant of one round again, with a new job; the other runs stay as they are.
+
+    The answer is then computed with the new run.
+    """
+    run_again(run_id, cell, "trial", dry_run=dry_run, url=url, user=user)
+
+
+@group.command(epilog=ADOPT_EXAMPLES)
+def adopt(
+    name: Name,
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="A variant of the trial.")],
+    *,
+    write: Annotated[
+        str | None,
+        typer.Option("--write", metavar="SWEEP", help="Add the line to this sweep of yours."),
+    ] = None,
+) -> None:
+    """Print a variant as the line to add to `runs` of a sweep, or add it to a sweep's file."""
+    entry = sweep_entry(load_trial(name), variant)
+    if write is None:
+        typer.echo(entry_line(entry))
+        return
+    typer.echo(f"added to {add_entry(write, entry)}:\n{entry_line(entry)}")
 
 
 def _rules(planned: SweepPlan) -> TrialRules:

@@ -582,6 +582,8 @@ class TrialRules(Frozen):
     """It ends when all variants left are within the least difference, or already when the best is known."""
     rounds_max: PositiveInt
     gpu_hours_max: PositiveFloat
+    gpu_hours_of_run: dict[str, PositiveFloat]
+    """By variant, the GPU-hours of a run that takes as long as its time limit."""
     seed: int
     """Seed of the order of the variants in each round."""
     same_nodes: bool

@@ -6,12 +6,14 @@ on the command line. `steptime.recipes.sweep_planning` turns entries into cells,
 """
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import (
     AfterValidator,
     Field,
@@ -323,6 +325,55 @@ def copy_file(kind: Literal["sweep", "trial"], example: str, name: str) -> Path:
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from None
     return path
+
+
+def add_entry(name: str, entry: Mapping[str, Any]) -> Path:
+    """Append an entry to `runs` in the team's file of a sweep, whose other lines stay; return its path.
+
+    Raises UserError if the file is a shipped one, if its `runs` is not a list with a dash on each line, and
+    if the sweep would have a mistake then; nothing is written then.
+    """
+    path = find_file("sweep", name)
+    if path.parent.parent != config_dir():
+        raise UserError(
+            f"{path} ships with steptime: 'steptime sweep new NEW --from {name}' makes a sweep of yours."
+        )
+    load_sweep(name)
+    text = path.read_text()
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    (runs,) = (value for key, value in root.value if key.value == "runs")
+    if runs.flow_style:
+        raise UserError(f"{path} has its runs in brackets: add the line by hand, or write a dash for each.")
+    last = text[: _end(runs)].rstrip()
+    indent = " " * (runs.value[0].start_mark.column - len("- "))
+    # What follows the last entry on its line is a comment.
+    comment, _, rest = text[len(last) :].partition("\n")
+    new = f"{last}{comment}\n{indent}{entry_line(entry)}\n{rest}"
+    try:
+        Sweep.model_validate_json(json.dumps(yaml.safe_load(new)), strict=True)
+    except ValidationError as error:
+        problem = describe_validation_error(error.errors()[0])
+        raise UserError(f"{path} cannot have this entry: {problem}.") from None
+    try:
+        write_whole(path, new)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from None
+    return path
+
+
+def _end(node: Any) -> int:
+    """Return where a YAML node ends in its text; comments after a block are not a part of it."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return _end(last[1] if isinstance(node, yaml.MappingNode) else last)
+
+
+def entry_line(entry: Mapping[str, Any]) -> str:
+    """Return an entry as it stands in the list `runs` of a sweep's file, on one line."""
+    counts = {"gpus": int(entry["gpus"])} if str(entry.get("gpus")).isdecimal() else {}
+    flow = yaml.safe_dump({**entry, **counts}, default_flow_style=True, sort_keys=False, width=10_000)
+    return f"- {flow.strip()}"
 
 
 def find_file(kind: Literal["sweep", "trial"], name: str) -> Path:

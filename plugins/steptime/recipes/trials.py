@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from steptime.errors import BrokenFiles, UserError
+from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, FieldErrors, Mistake, load_yaml_model
 from steptime.recipes.models import Mode, Run, TrialPosition, TrialRules
@@ -194,6 +194,14 @@ def load_trial(name: str) -> Trial:
     return load_yaml_model(find_file("trial", name), Trial, named_in="name")
 
 
+def sweep_entry(trial: Trial, variant: str) -> dict[str, Any]:
+    """Return the entry of a sweep that runs a variant of a trial. Raises UserError for an unknown variant."""
+    entries = dict(trial.requests())
+    if variant not in entries:
+        raise unknown_value("variant", variant, entries)
+    return entries[variant]
+
+
 def plan_trial(
     trial: Trial,
     check: Callable[[Plan], None] = require_runnable,
@@ -240,6 +248,7 @@ def plan_trial(
         stop_when=trial.stop_when,
         rounds_max=trial.rounds_max,
         gpu_hours_max=trial.gpu_hours_max,
+        gpu_hours_of_run={name: cell.gpu_hours_max for name, cell in cells.items()},
         seed=trial.seed,
         same_nodes=trial.same_nodes
         and all(can_repeat_nodes(cell.planned.runs[0]) for cell in cells.values()),

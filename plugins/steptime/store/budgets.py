@@ -130,6 +130,7 @@ def store_plan(
 ) -> list[BudgetBalance]:
     """Store what a DAG run has planned, and reserve its GPU-hours; return the budgets as they stood before.
 
+    Runs that do not reserve any count from when their job is submitted.
     Runs that the DAG run planned before under the same names are replaced, and its earlier reservations are
     released. Raises BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
     """
@@ -140,9 +141,10 @@ def store_plan(
         {
             **_planned_row(each.run, clusters[each.run.cluster], now),
             **owner._asdict(),
-            "name": _name(owner, each.run),
+            "name": _name(owner, each.run.name),
             **each.model_dump(mode="json", include={"run", "request"}),
             "provenance": each.model_dump(mode="json", include={"options", "sweep"}),
+            "ended_at": None if each.reserves else now,
         }
         for each in planned
     ]
@@ -170,7 +172,7 @@ def admit(connection: Connection, owner: Owner, run: Run, *, now: float) -> None
     configs = _with_budget([run.cluster])
     if configs:
         lock(connection, "budgets")
-    connection.execute(jobs.delete().where(jobs.c.name == _name(owner, run)))
+    connection.execute(jobs.delete().where(jobs.c.name == _name(owner, run.name)))
     requested = [_planned_row(run, config, now) for config in configs]
     for balance in _balances(configs, _rows(connection, configs, now), requested, now):
         balance.require()
@@ -180,6 +182,13 @@ def release(owner: Owner) -> None:
     """Release the GPU-hours that a DAG run has reserved for jobs that it has not submitted; keep its plan."""
     with write_transaction(store_url()) as connection:
         _release(connection, owner, time.time())
+
+
+def release_run(owner: Owner, name: str) -> None:
+    """Release the GPU-hours that a DAG run has reserved for its planned run `name`; keep the plan."""
+    of_run = jobs.c.name == _name(owner, name)
+    with write_transaction(store_url()) as connection:
+        connection.execute(jobs.update().where(*_RESERVES, of_run).values(ended_at=time.time()))
 
 
 def _release(connection: Connection, owner: Owner, now: float) -> None:
@@ -221,9 +230,9 @@ def _planned_row(run: Run, config: ClusterConfig, now: float) -> dict[str, Any]:
     }
 
 
-def _name(owner: Owner, run: Run) -> str:
+def _name(owner: Owner, run: str) -> str:
     """Return the key of a planned run; it has a space, which no job's name has."""
-    return f"planned by {'/'.join(owner)}/{run.name}"
+    return f"planned by {'/'.join(owner)}/{run}"
 
 
 _RESERVES = (jobs.c.attempt == 0, jobs.c.ended_at.is_(None))

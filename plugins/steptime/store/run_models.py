@@ -298,6 +298,8 @@ class LedgerPlan(Frozen):
     """The options that were requested, by the names of `PlanRequest`."""
     sweep: str | None = None
     """The sweep that the run is a cell of; None outside of sweeps."""
+    reserves: bool = True
+    """Whether it reserves GPU-hours in its cluster's budget."""
 
 
 class Provenance(Frozen):

@@ -1,1 +1,1 @@
-"""The DAG that runs a sweep, with its cells and its operators."""
+"""The DAGs that run sweeps and trials, with their cells and operators."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -22,8 +22,12 @@ from steptime.store.run_queries import Store
 from steptime.store.run_records import parse_record
 
 
-def runs_to_store(cells: Iterable[Cell]) -> list[LedgerPlan]:
-    """Return the runs of cells for the job ledger, with the options of their cell's request."""
+def runs_to_store(cells: Iterable[Cell], *, reserving: Collection[Cell] | None = None) -> list[LedgerPlan]:
+    """Return the runs of cells for the job ledger, with the options of their cell's request.
+
+    Those of the cells in `reserving` reserve GPU-hours in their clusters' budgets; None for all.
+    """
+    labels = None if reserving is None else {cell.label for cell in reserving}
     planned = []
     for cell in cells:
         options = cell.request.model_dump(mode="json", exclude_none=True)
@@ -32,7 +36,8 @@ def runs_to_store(cells: Iterable[Cell]) -> list[LedgerPlan]:
                 run=run,
                 request=make_request(run, options),
                 options=options,
-                sweep=cell.sweep,
+                sweep=cell.sweep if run.trial is None else None,
+                reserves=labels is None or cell.label in labels,
             )
             for run in expand_cell(cell)
         ]
@@ -55,7 +60,7 @@ def load_plan(task: BaseOperator, context: Context, checked: Mapping[str, Any]) 
 
     Raises SystemFailure if the ledger lacks a cell.
     """
-    checked = returned_by("check_sweep", checked)
+    checked = returned_by(task.dag.roots[0].task_id, checked)
     return SweepPlan.model_validate({**checked, "cells": load_cells(task, context, checked["cells"])})
 
 

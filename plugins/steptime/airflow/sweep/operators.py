@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import BaseOperator, Context
@@ -31,7 +31,7 @@ from steptime.judging.expected_cost import Cost, expected_cost
 from steptime.judging.series import Series
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell
-from steptime.staging.checking import checked_sweep
+from steptime.staging.checking import checked_sweep, checked_trial
 from steptime.store.budgets import release
 from steptime.store.database import wait_for_store
 from steptime.store.run_queries import Store
@@ -39,35 +39,43 @@ from steptime.store.run_queries import Store
 APPROVAL_TASK = "approve"
 REJECTED_BY_KEY = "rejected_by"
 """XCom key of the approval: who rejected the sweep."""
-_SWEEP_PARAM = "sweep"
 _ROWS_SHOWN = 50
 _VALID, _NONE = "valid", "none"
 
 
 class CheckSweepOperator(RefusingOperator):
-    """Plans and checks the sweep that the DAG run's params name.
+    """Plans and checks the sweep or trial that the DAG run's params name.
 
     Stores the plan in the job ledger, which this DAG run keeps even if files of `config/` change, and returns
     its numbers as XCom: see `plan_as_xcom`.
+
+    :param kind: `sweep` or `trial`, which is also the name of the param.
     """
 
     ui_color: str = "#eef3e2"
 
+    def __init__(self, *, kind: Literal["sweep", "trial"] = "sweep", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kind = kind
+
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check and plan the sweep, and reserve the budget for all of its runs. Returns the plan as JSON."""
+        """Check and plan it, and reserve the budget of its clusters. Returns the plan as JSON."""
         asked_for = requested_options(context)
         with self.refusals(context):
             for name in asked_for:
-                if name != _SWEEP_PARAM:
-                    raise unknown_value("parameter", name, [_SWEEP_PARAM])
-            plan = checked_sweep(str(asked_for[_SWEEP_PARAM]), owner=self.owner)
+                if name != self.kind:
+                    raise unknown_value("parameter", name, [self.kind])
+            check = checked_sweep if self.kind == "sweep" else checked_trial
+            plan = check(str(asked_for.get(self.kind)), owner=self.owner)
             cost = _expected(plan)
         rows = list(_rows(plan, cost))
-        self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
+        self.log.info("%s", as_text(rows, title=f"{plan.title}: {len(rows)} runs"))
+        for variant, why in (plan.trial.left_out if plan.trial else {}).items():
+            self.log.info("left out: %s: %s", variant, why)
         self.log.info("at most %s GPU-hours", format_hours(plan.gpu_hours_max))
         self.log.info("%s", cost.sentence)
         with self.refusals(context):
-            store_plan(self, context, runs_to_store(plan.cells))
+            store_plan(self, context, runs_to_store(plan.cells, reserving=plan.reserving_cells))
         return plan_as_xcom(plan)
 
 
@@ -82,7 +90,7 @@ class ApproveSweepOperator(ApprovalOperator):
     template_fields: Collection[str] = (*ApprovalOperator.template_fields, "checked")
 
     def __init__(self, *, checked: Any, **kwargs: Any) -> None:
-        super().__init__(subject="Start this sweep?", **kwargs)
+        super().__init__(subject="Start this?", **kwargs)
         self.checked = checked
 
     def execute(self, context: Context) -> Any:
@@ -94,13 +102,13 @@ class ApproveSweepOperator(ApprovalOperator):
             why = "its file asks for no approval"
             why = why if limit is None else f"approval is needed only above {format_hours(limit)}"
             raise AirflowSkipException(
-                f"the sweep takes at most {format_hours(plan.gpu_hours_max)} GPU-hours, and {why}"
+                f"it takes at most {format_hours(plan.gpu_hours_max)} GPU-hours, and {why}"
             )
         at_most = format_at_most(sum(cell.jobs for cell in plan.cells), plan.gpu_hours_max)
         cost = _expected(plan)
-        self.subject = f"Start sweep {plan.sweep}: {at_most}?"
+        self.subject = f"Start {plan.title}: {at_most}?"
         self.body = f"{cost.sentence}\n\n{_markdown(list(_rows(plan, cost)))}"
-        sentence = f"Start sweep {plan.sweep}? {at_most}; {cost.sentence}"
+        sentence = f"Start {plan.title}? {at_most}; {cost.sentence}"
         notify(Event.APPROVAL_WAITING, sentence, context, self.log.error)
         return super().execute(context)
 
@@ -172,7 +180,7 @@ def _markdown(rows: Sequence[dict[str, Any]]) -> str:
         lines.append([_in_markdown(value) for value in row.values()])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     more = len(rows) - _ROWS_SHOWN
-    return table if more <= 0 else f"{table}\n\nand {more} more: `steptime sweep plan` lists them."
+    return table if more <= 0 else f"{table}\n\nand {more} more."
 
 
 def _in_markdown(value: Any) -> str:

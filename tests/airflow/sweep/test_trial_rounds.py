@@ -1,0 +1,158 @@
+"""The rounds of a trial: a run waits for the rounds before it, and is skipped if its variant has left."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from stored import publish
+from sync_ledger import ledger
+
+from steptime.airflow.base import task_key
+from steptime.airflow.sweep import trial_operators
+from steptime.airflow.sweep.trial_dag import trial_dag
+from steptime.airflow.versions import AirflowFailException, AirflowSkipException
+from steptime.clusters.base import StagedFiles
+from steptime.store.run_queries import Store
+from tests.airflow.conftest import MakeContext, MakeResult
+
+from .conftest import SweepTask
+
+VARIANTS: dict[str, Any] = {"default": {}, "slow": {"environment": {"STAND_IN_PRINTED_S": "0.6"}}}
+LAST = "performance.publish"
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+    """The states of the runs' last tasks, as Airflow tells them; tests change them."""
+    told: dict[str, str | None] = {}
+    monkeypatch.setattr(trial_operators, "_states", lambda *_: dict(told))
+    monkeypatch.setattr(trial_operators, "_ASKED_EVERY_S", 0.01)
+    return told
+
+
+class Trial:
+    """A trial in its DAG run, whose tasks are executed one by one."""
+
+    def __init__(self, make_context: MakeContext, staged: StagedFiles) -> None:
+        self.dag = trial_dag("steptime_trial")
+        self.make_context, self.staged = make_context, staged
+        context = self.context("check_trial", -1)
+        context["params"] = {"trial": "race"}
+        self.checked = self.dag.get_task("check_trial").prepare_for_execution().execute(context)
+        self.labels = [cell["label"] for cell in self.checked["cells"]]
+
+    def context(self, task_id: str, map_index: int) -> dict[str, Any]:
+        ti = SweepTask(task_id=task_id, dag_id="steptime_trial", map_index=map_index)
+        context: dict[str, Any] = self.make_context() | {"ti": ti}
+        return context
+
+    def submit(self, index: int) -> Any:
+        task = self.dag.get_task("performance.submit").prepare_for_execution()
+        task.run, task.staged = self.labels[index], self.staged.model_dump(mode="json")
+        return task.execute(self.context("performance.submit", index))
+
+    def publish(self, make_result: MakeResult, index: int, step_time_s: float) -> None:
+        """Submit a run, and store it as if its job had ended."""
+        name = self.submit(index)["job"]
+        submitted = ledger.find(name).submitted
+        assert submitted is not None
+        assert submitted.run.trial is not None
+        result = make_result(name, step_times=[step_time_s] * 20, submitted=submitted)
+        publish(Store(), result)
+
+
+@pytest.fixture
+def trial(home: Path, make_context: MakeContext, staged: StagedFiles, states: Any) -> Callable[..., Trial]:
+    """Return a function that plans a trial with these fields."""
+    folder = Path(home).parent / "config" / "trials"
+    folder.unlink()
+    folder.mkdir()
+
+    def make(**fields: Any) -> Trial:
+        content = {"name": "race", "run": {"workload": "llama3.1", "gpus": 1}, "variants": VARIANTS}
+        content |= {"gpu_hours_max": 10, "rounds_max": 4, "same_nodes": False, **fields}
+        (folder / "race.yaml").write_text(json.dumps(content))
+        return Trial(make_context, staged)
+
+    return make
+
+
+def test_a_round_waits_for_the_rounds_before_it(
+    trial: Callable[..., Trial], states: dict[str, str | None]
+) -> None:
+    made = trial()
+    assert made.labels[:2] != made.labels[2:4]
+    first = {made.submit(index)["job"] for index in (0, 1)}
+    assert len(first) == 2
+    states |= {f"{LAST}_0": "success", f"{LAST}_1": "running", f"{LAST}_2": None}
+    with pytest.raises(TaskDeferred) as deferred:
+        made.submit(2)
+    path, arguments = deferred.value.trigger.serialize()
+    assert path.endswith("RoundTrigger")
+    assert arguments["count"] == 2
+    assert ledger.jobs_of_task(task_key(made.context("performance.submit", 2))) == []
+
+    async def fires() -> list[Any]:
+        trigger = trial_operators.RoundTrigger(**arguments)
+        waiting = asyncio.create_task(trigger.event())
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        states[f"{LAST}_1"] = "upstream_failed"
+        return [await asyncio.wait_for(waiting, 10)]
+
+    assert asyncio.run(fires())
+    assert made.submit(2)["job"] not in first
+
+
+def test_on_one_machine_the_variants_of_a_round_follow_one_another(
+    trial: Callable[..., Trial], states: dict[str, str | None]
+) -> None:
+    made = trial(same_nodes=True)
+    made.submit(0)
+    with pytest.raises(TaskDeferred):
+        made.submit(1)
+    states[f"{LAST}_0"] = "failed"
+    assert made.submit(1)
+
+
+def test_a_job_that_was_submitted_before_a_crash_is_found_again(
+    trial: Callable[..., Trial], states: dict[str, str | None]
+) -> None:
+    made = trial()
+    states |= {f"{LAST}_{index}": "success" for index in range(2)}
+    assert made.submit(2) == made.submit(2)
+
+
+def test_a_run_is_skipped_when_its_trial_has_ended(
+    trial: Callable[..., Trial], states: dict[str, str | None], make_result: MakeResult
+) -> None:
+    made = trial()
+    for index in range(6):
+        states |= {f"{LAST}_{before}": "success" for before in range(index - index % 2)}
+        try:
+            made.publish(make_result, index, 0.6 if "slow" in made.labels[index] else 0.4)
+        except AirflowSkipException:
+            break
+    states |= {f"{LAST}_{before}": "success" for before in range(6)}
+    with pytest.raises(AirflowSkipException, match=r"the trial has ended after \d rounds: one left"):
+        made.submit(7)
+    report = made.dag.get_task("report").prepare_for_execution()
+    report.checked = made.checked
+    report.execute(made.context("report", -1))
+
+
+def test_a_trial_that_was_stopped_fails_and_says_what_is_known(trial: Callable[..., Trial]) -> None:
+    made = trial()
+    report = made.dag.get_task("report").prepare_for_execution()
+    report.checked = made.checked
+    with pytest.raises(AirflowFailException, match="stopped before its answer is known"):
+        report.execute(made.context("report", -1))
+
+
+def test_a_mistake_in_the_file_submits_nothing(trial: Callable[..., Trial]) -> None:
+    with pytest.raises(SystemExit, match="not a multiple of micro batch size 3"):
+        trial(variants={"a": {}, "b": {"micro_batch_size": 3}})

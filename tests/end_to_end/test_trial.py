@@ -1,0 +1,111 @@
+"""Trials in a real Airflow: from the command to their answer by themselves, and with parts of it killed."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stand_ins.trainer_python import STAND_IN
+
+from end_to_end.driving import Airflow, wait_until
+from steptime.service.rest import DagRun
+from steptime.store.run_queries import Store
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
+
+ENDS_WITHIN_S = 1500
+
+
+def write(airflow: Airflow, name: str, variants: dict[str, dict[str, str]], **fields: Any) -> None:
+    """Write a trial of the stand-in trainer, whose variants differ in their environment."""
+    content = {
+        "name": name,
+        "cluster": STAND_IN,
+        "run": {"workload": "llama3.1", "gpus": 1},
+        "variants": {variant: {"environment": given} for variant, given in variants.items()},
+        "least_difference_percent": 3,
+        "rounds_max": 5,
+        "gpu_hours_max": 10,
+        **fields,
+    }
+    folder = Path(airflow.config) / "trials"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def start(airflow: Airflow, name: str) -> DagRun:
+    return airflow.client.trigger("steptime_trial", {"trial": name}, patience_s=60)
+
+
+def jobs_of(airflow: Airflow, trial: str) -> Counter[tuple[str, int]]:
+    """Return how many jobs each variant had in each round."""
+    store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
+    rows = store.results(trial=trial, include_rejected=True)
+    return Counter((row["variant"], row["repeat"]) for row in rows)
+
+
+def answer(airflow: Airflow, trial: str) -> dict[str, Any]:
+    shown = airflow.steptime("trial", "show", trial, "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    told: dict[str, Any] = json.loads(shown.stdout)
+    return told
+
+
+def report_of(airflow: Airflow, run: DagRun) -> str:
+    task = airflow.task(run, "report")
+    assert task is not None
+    return airflow.log_text(run, task)
+
+
+def test_a_trial_runs_until_the_slow_variant_and_the_broken_one_have_left(airflow: Airflow) -> None:
+    broken = {"STAND_IN": "out_of_memory"}
+    write(airflow, "race", {"default": {}, "slow": {"STAND_IN_PRINTED_S": "0.6"}, "broken": broken})
+    started = airflow.steptime("trial", "run", "race")
+    assert started.returncode == 0, started.stderr
+    (run_id,) = (line.split()[-1] for line in started.stdout.splitlines() if line.startswith("run id:"))
+    run = airflow.ended(airflow.client.dag_run("steptime_trial", run_id), ENDS_WITHIN_S)
+
+    told = answer(airflow, "race")
+    assert (told["ended"], told["reason"], told["best"]) == (True, "one left", "default"), told
+    by_name = {row["variant"]: row for row in told["variants"]}
+    assert by_name["slow"]["status"] == "slower"
+    assert by_name["slow"]["difference_percent"] == pytest.approx(100 * (0.6 / 0.4846 - 1), abs=0.1)
+    assert by_name["broken"]["status"] == "cannot run"
+    assert "memory" in by_name["broken"]["cause"]
+    assert run.state == "success"
+    jobs = jobs_of(airflow, "race")
+    assert jobs["broken", 1] == 1
+    assert {variant for variant, _ in jobs} == {"default", "slow", "broken"}
+    assert jobs == {
+        (name, number): 1 for name in ("default", "slow") for number in range(1, told["rounds"] + 1)
+    } | {("broken", 1): 1}
+    assert told["rounds"] < 5
+    assert told["answer"] in report_of(airflow, run)
+    rows = [row for row in airflow.results() if row["trial"] == "race"]
+    assert rows
+    assert not any(row["for_judging"] for row in rows)
+
+
+def test_two_equal_variants_end_as_within(airflow: Airflow) -> None:
+    write(airflow, "equal", {"a": {}, "b": {}})
+    run = airflow.ended(start(airflow, "equal"), ENDS_WITHIN_S)
+    told = answer(airflow, "equal")
+    assert (run.state, told["reason"]) == ("success", "within"), told
+    assert told["within_percent"] <= 3
+    assert "`a` and `b` are within" in told["answer"] or "`b` and `a` are within" in told["answer"]
+
+
+def test_cancelling_a_trial_ends_its_job_and_starts_no_other(airflow: Airflow) -> None:
+    slow = {"STAND_IN_STEP_S": "5"}
+    write(airflow, "stopped", {"a": slow, "b": slow})
+    before = set(airflow.jobs())
+    run = start(airflow, "stopped")
+    wait_until("a job of the trial", lambda: set(airflow.jobs()) - before, 600)
+    ended = airflow.steptime("trial", "cancel", run.dag_run_id)
+    assert ended.returncode == 0, ended.stderr
+    assert airflow.ended(run).state == "failed"
+    (job,) = set(airflow.jobs()) - before
+    assert wait_until("the end of the job", lambda: airflow.ended_job(job)).state == "cancelled"
+    assert "the trial was stopped before" in report_of(airflow, run)

@@ -1,0 +1,208 @@
+"""What a trial says by the runs in the store, and that its runs and a weekly cell's are judged apart."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from called import steptime
+from stored import publish
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.errors import UserError
+from steptime.judging.comparison import finding_of_run
+from steptime.judging.trial_answers import TrialAnswer, newest_trial, round_runs, trial_state
+from steptime.recipes.models import TrialPosition, TrialRules
+from steptime.store.run_models import Check, Verdict
+from steptime.store.run_queries import Store
+
+DAG_RUN = ("steptime_trial", "manual__2026-11-21")
+VARIANTS = ("default", "ring", "broken")
+WEEK_S = 7 * 86_400
+RULES = TrialRules(
+    trial="nccl-ring",
+    variants=VARIANTS,
+    left_out={"tensor_parallel=3": "8 GPUs are no multiple of 3."},
+    least_difference_percent=1,
+    stop_when="all within",
+    rounds_max=16,
+    gpu_hours_max=100,
+    gpu_hours_of_run=dict.fromkeys(VARIANTS, 1),
+    seed=0,
+    same_nodes=True,
+)
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 20.00 GiB."
+
+
+class Trial:
+    """A store with the runs of a trial."""
+
+    def __init__(self, store: Store, make_result: Any, rules: TrialRules = RULES) -> None:
+        self.store, self.make_result, self.rules = store, make_result, rules
+        self.number = 0
+
+    def ran(self, variant: str, number: int, step_time_s: float | None, **fields: Any) -> None:
+        """Store a run of a variant in a round; None for one whose training failed."""
+        self.number += 1
+        position = TrialPosition(
+            rules=self.rules, variant=variant, round=number, index=VARIANTS.index(variant)
+        )
+        shared = {
+            "step_times": [step_time_s or 1.0] * 20,
+            "submitted_at": 1.7e9 + 3600 * self.number,
+            "dag_run_id": DAG_RUN[1],
+            **fields,
+        }
+        if step_time_s is None:
+            check = Check(name="job_succeeded", passed=False, message=OUT_OF_MEMORY)
+            shared |= {
+                "status": JobStatus(state=JobState.FAILED, started_at=1.7e9, ended_at=1.7e9 + 60),
+                "verdict": Verdict(checks=(check,)),
+            }
+        plain = self.make_result(f"trial-{self.number:02}", **shared)
+        changes = {"trial": position, "for_judging": False, "repeat": number}
+        publish(
+            self.store,
+            self.make_result(
+                f"trial-{self.number:02}",
+                **shared,
+                run=plain.submitted.run.model_copy(update=changes),
+                provenance=plain.submitted.provenance.model_copy(update={"dag_id": DAG_RUN[0]}),
+            ),
+        )
+
+    def answer(self, complete: int | None = None) -> TrialAnswer:
+        rules, runs = round_runs(self.store, self.store.list_runs(*DAG_RUN), [])
+        assert rules == self.rules
+        return TrialAnswer(rules, trial_state(rules, runs, complete=complete), runs)
+
+
+@pytest.fixture
+def trial(store: Store, make_result: Any) -> Trial:
+    return Trial(store, make_result)
+
+
+def run_rounds(trial: Trial, seconds: Mapping[str, float | None], rounds: int) -> None:
+    for number in range(1, rounds + 1):
+        for variant, step_time_s in seconds.items():
+            if step_time_s is not None or number == 1:
+                # One per mille of noise that all variants of a round have, and as much of their own.
+                noise = 1 + 0.001 * (number % 3) + 0.001 * (len(variant) * number % 4)
+                trial.ran(variant, number, step_time_s and step_time_s * noise)
+
+
+def test_the_answer_names_what_is_slower_by_how_much_and_what_cannot_run(trial: Trial) -> None:
+    run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
+    answer = trial.answer()
+    assert (answer.state.ended, answer.state.reason, answer.state.best) == (True, "one left", "default")
+    assert answer.sentence.startswith("`ring` is 4.8 % slower than `default` (")
+    assert f"after {answer.state.round} rounds, " in answer.sentence
+    assert f"`broken` cannot run: {OUT_OF_MEMORY.rstrip('.')}." in answer.sentence
+    rows = {row["variant"]: row for row in answer.rows}
+    assert rows["ring"]["low_percent"] < 5 < rows["ring"]["high_percent"]
+    assert rows["broken"]["cause"] == OUT_OF_MEMORY
+    assert rows["tensor_parallel=3"]["status"] == "left out"
+    assert set(rows) == {*VARIANTS, "tensor_parallel=3"}
+
+
+def test_a_round_is_decided_by_the_rounds_before_it_only(trial: Trial) -> None:
+    run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
+    assert trial.answer(complete=0).state.still_in == VARIANTS
+    assert trial.answer(complete=1).state.still_in == ("default", "ring")
+    before = trial.answer(complete=2).state
+    trial.ran("ring", 9, 0.1)
+    assert trial.answer(complete=2).state == before
+
+
+def test_a_run_that_the_cluster_failed_is_no_verdict_on_its_variant(trial: Trial) -> None:
+    lost = JobStatus(state=JobState.FAILED, cluster_fault=True)
+    bad = Verdict(checks=(Check(name="job_succeeded", passed=False, message="node3 died."),))
+    trial.ran("ring", 1, 0.2, status=lost, verdict=bad)
+    trial.ran("default", 1, 0.2)
+    trial.ran("broken", 1, 0.2)
+    assert trial.answer(complete=1).state.still_in == VARIANTS
+
+
+def test_no_round_starts_that_could_exceed_the_gpu_hours(store: Store, make_result: Any) -> None:
+    """The three runs of a round may take 3 GPU-hours, and take 60 s of 2 GPUs each."""
+    trial = Trial(store, make_result, RULES.model_copy(update={"gpu_hours_max": 3.05}))
+    run_rounds(trial, dict.fromkeys(VARIANTS, 0.2), 1)
+    answer = trial.answer()
+    assert answer.gpu_hours > 0.05
+    assert (answer.state.ended, answer.state.reason) == (True, "budget used up")
+    assert "It ended by its gpu_hours_max." in answer.sentence
+
+
+def test_a_round_that_is_under_way_does_not_count_yet(trial: Trial) -> None:
+    run_rounds(trial, dict.fromkeys(VARIANTS, 0.2), 1)
+    trial.ran("default", 2, 0.5)
+    answer = trial.answer()
+    assert (answer.state.round, answer.state.ended) == (1, False)
+    assert answer.sentence.endswith("It goes on.")
+
+
+def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(trial: Trial) -> None:
+    for number in range(1, 6):
+        trial.ran("default", number, 0.2, gpus=2)
+        trial.ran("ring", number, 0.41, gpus=4)  # twice the samples
+        trial.ran("broken", number, 0.3, gpus=2)
+    rows = {row["variant"]: row for row in trial.answer().rows}
+    assert rows["ring"]["difference_percent"] == pytest.approx(2.5, abs=0.1)
+
+
+def test_runs_of_a_trial_never_enter_the_history_of_the_weekly_cell_nor_the_other_way(
+    trial: Trial, store: Store, make_result: Any
+) -> None:
+    def week(number: int, step_time_s: float) -> dict[str, Any]:
+        name = f"weekly-{number}"
+        publish(
+            store,
+            make_result(
+                name,
+                step_times=[step_time_s * (1 + 0.002 * (number % 3))] * 20,
+                submitted_at=1.7e9 + number * WEEK_S,
+                dag_run_id="by-hand",
+            ),
+        )
+        return store.run(name)
+
+    for number in range(1, 9):
+        week(number, 0.2)
+    for number in range(1, 9):
+        trial.ran("ring", number, 0.4, submitted_at=1.7e9 + number * WEEK_S + 60)
+    row = week(9, 0.2)
+    finding = finding_of_run(store, row)
+    assert finding is not None
+    assert abs(finding.change_percent or 0) < 2
+    trial.ran("default", 9, 0.8)
+    assert finding_of_run(store, store.run(f"trial-{trial.number:02}")) is None
+    slower = finding_of_run(store, week(10, 0.24))
+    assert slower is not None
+    assert (slower.change_percent or 0) > 15
+
+
+def test_the_command_shows_the_answer_as_a_table_json_and_csv(
+    trial: Trial, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", trial.store.url)
+    run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
+    sentence = trial.answer().sentence
+    assert steptime("trial", "show", "nccl-ring") == 0
+    assert sentence in capsys.readouterr().out
+    assert steptime("trial", "show", "nccl-ring", "--format", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["answer"], told["best"]) == (sentence, "default")
+    assert steptime("trial", "show", "nccl-ring", "--format", "csv") == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("variant,status,runs,difference_percent")
+    assert sentence in shown.err
+
+
+def test_a_trial_without_results_is_named(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    with pytest.raises(UserError, match="no run of the trial 'x' has a result yet"):
+        newest_trial(store, "x")
+    assert steptime("trial", "show", "x") == 1
+    assert "Traceback" not in capsys.readouterr().err
