@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slurm_service import MiniSlurm
 from stand_ins.trainer_python import STAND_IN, add_stand_in
 
 from end_to_end.driving import Airflow, running_airflow
 from steptime import settings
+from steptime.mini_slurm.layout import CONNECTION
+from steptime.service import connection_file
 
 DAGS = """
 from steptime.airflow.dag_builder import training_dag
@@ -87,3 +90,16 @@ def main_job(airflow: Airflow) -> subprocess.CompletedProcess[str]:
     return airflow.steptime(
         "run", "llama3.1", "--gpus", "1,2", "--checkpoint", "--wait", "--format", "json", timeout_s=2400
     )
+
+
+@pytest.fixture
+def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniSlurm]:
+    """Yield the mini Slurm, with the connection in Airflow that `steptime slurm up` would make."""
+    monkeypatch.setenv("STEPTIME_HOME", str(airflow.home))
+    work = airflow.home / "mini-slurm-work"
+    if not work.exists():
+        work.mkdir()
+        (work / "venvs").symlink_to(airflow.home / "venvs")
+    connection_file.keep(mini_slurm.login)
+    yield mini_slurm
+    connection_file.forget(CONNECTION)

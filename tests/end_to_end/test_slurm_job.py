@@ -1,7 +1,6 @@
 """A DAG run on a real Slurm, over ssh: one job for each cell, and results that agree with its accounting."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -11,23 +10,8 @@ from slurm_service import MiniSlurm
 from stand_ins.trainer_python import STAND_IN_ON_SLURM
 
 from end_to_end.driving import Airflow, wait_until
-from steptime.mini_slurm.layout import CONNECTION
-from steptime.service import connection_file
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(1500)]
-
-
-@pytest.fixture
-def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniSlurm]:
-    """Yield the mini Slurm, with the connection in Airflow that `steptime slurm up` would make."""
-    monkeypatch.setenv("STEPTIME_HOME", str(airflow.home))
-    work = airflow.home / "mini-slurm-work"
-    if not work.exists():
-        work.mkdir()
-        (work / "venvs").symlink_to(airflow.home / "venvs")
-    connection_file.keep(mini_slurm.login)
-    yield mini_slurm
-    connection_file.forget(CONNECTION)
 
 
 @pytest.mark.trainer

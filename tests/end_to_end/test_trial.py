@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
-from stand_ins.trainer_python import STAND_IN
+from slurm_service import MiniSlurm
+from stand_ins.trainer_python import STAND_IN, STAND_IN_ON_SLURM
 
-from end_to_end.driving import Airflow, wait_until
+from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
 from steptime.service.rest import DagRun
 from steptime.store.run_queries import Store
+from steptime.store.run_records import parse_record
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
@@ -35,15 +37,21 @@ def write(airflow: Airflow, name: str, variants: dict[str, dict[str, str]], **fi
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
 
+def store_of(airflow: Airflow) -> Store:
+    return Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
+
+
+def rows_of(airflow: Airflow, trial: str) -> list[dict[str, Any]]:
+    return store_of(airflow).results(trial=trial, include_rejected=True)
+
+
 def start(airflow: Airflow, name: str) -> DagRun:
     return airflow.client.trigger("steptime_trial", {"trial": name}, patience_s=60)
 
 
 def jobs_of(airflow: Airflow, trial: str) -> Counter[tuple[str, int]]:
     """Return how many jobs each variant had in each round."""
-    store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
-    rows = store.results(trial=trial, include_rejected=True)
-    return Counter((row["variant"], row["repeat"]) for row in rows)
+    return Counter((row["variant"], row["repeat"]) for row in rows_of(airflow, trial))
 
 
 def answer(airflow: Airflow, trial: str) -> dict[str, Any]:
@@ -109,3 +117,41 @@ def test_cancelling_a_trial_ends_its_job_and_starts_no_other(airflow: Airflow) -
     (job,) = set(airflow.jobs()) - before
     assert wait_until("the end of the job", lambda: airflow.ended_job(job)).state == "cancelled"
     assert "the trial was stopped before" in report_of(airflow, run)
+
+
+def test_with_triggerer_scheduler_and_worker_killed_each_variant_has_one_job_in_each_round(
+    airflow: Airflow,
+) -> None:
+    """The scheduler's death takes the workers with it."""
+    slow = {"STAND_IN_STEP_S": "1"}
+    write(airflow, "killed", {"a": slow, "b": slow}, rounds_max=2)
+    before = set(airflow.jobs())
+    run = start(airflow, "killed")
+    wait_until("a job of the trial", lambda: set(airflow.jobs()) - before, 600)
+    for part in ("airflow triggerer", "airflow scheduler"):
+        processes = [process for process in processes_of(airflow.home) if part in command_of(process)]
+        assert processes, f"no {part} runs"
+        kill(processes)
+    assert airflow.ended(run, ENDS_WITHIN_S).state == "success"
+    once = {(name, number): 1 for name in ("a", "b") for number in (1, 2)}
+    assert jobs_of(airflow, "killed") == once
+    assert len(set(airflow.jobs()) - before) == len(once)
+    assert answer(airflow, "killed")["reason"] in ("within", "rounds used up")
+
+
+@pytest.mark.slurm
+def test_on_slurm_the_variants_of_a_round_run_on_the_same_nodes(airflow: Airflow, slurm: MiniSlurm) -> None:
+    write(airflow, "on-slurm", {"a": {}, "b": {}}, cluster=STAND_IN_ON_SLURM, rounds_max=2)
+    assert "one after the other on the same nodes" in airflow.steptime("trial", "plan", "on-slurm").stdout
+    assert airflow.ended(start(airflow, "on-slurm"), ENDS_WITHIN_S).state == "success"
+    rows = rows_of(airflow, "on-slurm")
+    assert len(rows) == 4
+    for number in (1, 2):
+        first, second = sorted(
+            (row for row in rows if row["repeat"] == number), key=lambda row: row["submitted_at"]
+        )
+        assert first["nodes"] == second["nodes"]
+        record = parse_record(store_of(airflow).record(second["job_name"])["content"])
+        assert record is not None
+        assert record.run.cluster_options["nodelist"] == first["nodes"]
+        assert first["ended_at"] <= second["submitted_at"]

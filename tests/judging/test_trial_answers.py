@@ -11,7 +11,13 @@ from stored import publish
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.judging.comparison import finding_of_run
-from steptime.judging.trial_answers import TrialAnswer, newest_trial, round_runs, trial_state
+from steptime.judging.trial_answers import (
+    TrialAnswer,
+    known_noise_percent,
+    newest_trial,
+    round_runs,
+    trial_state,
+)
 from steptime.recipes.models import TrialPosition, TrialRules
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
@@ -179,6 +185,21 @@ def test_runs_of_a_trial_never_enter_the_history_of_the_weekly_cell_nor_the_othe
     slower = finding_of_run(store, week(10, 0.24))
     assert slower is not None
     assert (slower.change_percent or 0) > 15
+
+
+def test_the_noise_of_a_configuration_is_that_of_its_history(
+    trial: Trial, store: Store, make_result: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    planned = make_result("planned").submitted.run.model_copy(update={"for_judging": False})
+    assert known_noise_percent(planned) is None
+    for number in range(1, 10):
+        times = [0.2 * (1.01 if number % 2 else 0.99)] * 20
+        publish(
+            store, make_result(f"weekly-{number}", step_times=times, submitted_at=1.7e9 + number * WEEK_S)
+        )
+        trial.ran("ring", number, 0.4)
+    assert known_noise_percent(planned) == pytest.approx(1.05, abs=0.1)
 
 
 def test_the_command_shows_the_answer_as_a_table_json_and_csv(

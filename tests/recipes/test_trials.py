@@ -13,7 +13,8 @@ from called import steptime
 from steptime.errors import UserError
 from steptime.judging.series import Series
 from steptime.recipes.planning import parse_request, plan
-from steptime.recipes.sweep_planning import SweepPlan, expand_cell
+from steptime.recipes.sweep_planning import SweepPlan, expand_cell, plan_sweep
+from steptime.recipes.sweeps import load_sweep
 from steptime.recipes.trials import list_trials, load_trial, plan_trial, round_order
 from steptime.settings import shipped
 from steptime.staging.checking import check_config_files, checked_trial
@@ -214,3 +215,52 @@ def test_a_mistake_never_gives_a_stack_trace(
     assert "Traceback" not in capsys.readouterr().err
     assert steptime("trial", "plan", "quik") == 1
     assert "unknown trial 'quik'" in capsys.readouterr().err
+
+
+SWEEP = """# The team's sweep.
+name: night
+cluster: local
+gpu_hours_max: 10
+runs:
+  # Every week:
+  - workload: llama3.1
+    gpus: 1 # one rank
+# The end.
+"""
+
+
+@pytest.fixture
+def sweep(write: Callable[..., Path], config_folder: Path) -> Path:
+    """A sweep of the team's, and the trial `quick`."""
+    write()
+    (config_folder / "sweeps").unlink()
+    (config_folder / "sweeps").mkdir()
+    path = config_folder / "sweeps" / "night.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+def test_a_variant_is_adopted_as_a_line_of_a_sweep(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adopt = ("trial", "adopt", "quick", "micro_batch_size=2")
+    line = "- {cluster: local, workload: llama3.1, size: tiny, gpus: 1, micro_batch_size: 2}"
+    assert steptime(*adopt) == 0
+    assert capsys.readouterr().out == f"{line}\n"
+    assert steptime(*adopt, "--write", "night") == 0
+    before, after = SWEEP.split("# The end.")
+    assert sweep.read_text() == f"{before}  {line}\n# The end.{after}"
+    assert len(plan_sweep(load_sweep("night")).cells) == 2
+
+
+def test_a_variant_of_that_name_a_shipped_sweep_and_runs_in_brackets_are_refused(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert steptime("trial", "adopt", "quick", "micro_batch_size=5") == 1
+    assert "unknown variant 'micro_batch_size=5'" in capsys.readouterr().err
+    adopt = ("trial", "adopt", "quick", "micro_batch_size=2", "--write")
+    assert steptime(*adopt, "example-weekly") == 1
+    assert "ships with steptime" in capsys.readouterr().err
+    sweep.write_text("name: night\ngpu_hours_max: 10\nruns: [{workload: llama3.1, gpus: 1}]\n")
+    before = sweep.read_text()
+    assert steptime(*adopt, "night") == 1
+    assert "runs in brackets" in capsys.readouterr().err
+    assert sweep.read_text() == before

@@ -14,7 +14,13 @@ from steptime.cli.sweeps import approve_dag_run, end_dag_run, reserved_runs, run
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import expected_cost
-from steptime.judging.trial_answers import TrialAnswer, newest_trial, round_runs, trial_state
+from steptime.judging.trial_answers import (
+    TrialAnswer,
+    known_noise_percent,
+    newest_trial,
+    round_runs,
+    trial_state,
+)
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import TrialRules
 from steptime.recipes.sweep_planning import SweepPlan
@@ -154,7 +160,7 @@ def plan(
     Nothing is submitted. The command fails if fewer than two variants can run, or if the plan exceeds the
     budget of the trial or of a cluster.
     """
-    planned = checked_trial(name)
+    planned = checked_trial(name, known_noise=known_noise_percent)
     rules = _rules(planned)
     rows = _variants(planned, rules)
     orders = {number: round_order(rules, number) for number in range(1, rules.rounds_max + 1)}
@@ -167,6 +173,7 @@ def plan(
                 "rounds_max": rules.rounds_max,
                 "seed": rules.seed,
                 "same_nodes": rules.same_nodes,
+                "known_noise_percent": rules.known_noise_percent,
                 "variants": rows,
                 "left_out": [{"variant": name, "cause": why} for name, why in rules.left_out.items()],
                 "rounds": [{"round": number, "order": order} for number, order in orders.items()],
@@ -184,6 +191,9 @@ def plan(
         typer.echo(f"round {number}: {', '.join(orders[number])}", err=err)
     more = f", then {rules.rounds_max - _ROUNDS_SHOWN} more" if rules.rounds_max > _ROUNDS_SHOWN else ""
     typer.echo(f"in an order that follows from the seed {rules.seed}{more}. {_nodes(rules)}", err=err)
+    if rules.known_noise_percent is not None:
+        noise = f"{rules.known_noise_percent:.2g} % (standard deviation, by their history)"
+        typer.echo(f"Runs of one variant differ by {noise}.", err=err)
     typer.echo(f"{total(planned)}. It ends as soon as the answer is known. Nothing was submitted.", err=err)
     in_round = [cell.planned.runs[0] for cell in planned.cells[: len(rules.variants)]]
     typer.echo(f"a round: {expected_cost(in_round).sentence}", err=err)
@@ -196,7 +206,7 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
 
     It is planned here first: a trial that cannot be run starts nothing.
     """
-    start(checked_trial(name), dag_ids.TRIAL, "trial", url, user)
+    start(checked_trial(name, known_noise=known_noise_percent), dag_ids.TRIAL, "trial", url, user)
 
 
 @group.command(name="show", epilog=SHOW_EXAMPLES)

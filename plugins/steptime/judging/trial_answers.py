@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from steptime.errors import UserError, one_line
-from steptime.judging.series import series_runs
+from steptime.judging.judgements import read_judgement
+from steptime.judging.series import Series, series_runs
 from steptime.judging.trials import Observation, TrialState, VariantState, decide
-from steptime.recipes.models import TrialPosition, TrialRules
+from steptime.recipes.models import Run, TrialPosition, TrialRules
 from steptime.recipes.notation import format_hours
 from steptime.store.ledger import LedgerJob
 from steptime.store.run_queries import Store
@@ -83,6 +84,22 @@ class TrialAnswer:
             "further_runs": state.further_runs,
             "variants": self.rows,
         }
+
+
+def known_noise_percent(run: Run) -> float | None:
+    """Return the standard deviation of single runs of a trial's configuration by their history, in percent.
+
+    None if there are too few runs to judge another one by. Raises SystemFailure if the store fails.
+    """
+    store = Store()
+    if not store.exists():
+        return None
+    series = Series.from_run(run.model_copy(update={"for_judging": True}))
+    newest = store.results(limit=1, **series.key)
+    judgement = read_judgement(store, newest[0]) if newest else None
+    if judgement is None or not judgement.series_state.against.suffices:
+        return None
+    return 100 * judgement.series_state.against.deviation
 
 
 def newest_trial(store: Store, trial: str) -> tuple[str, str]:
@@ -208,6 +225,7 @@ def _decide(
         rules.variants,
         observations,
         least_difference_percent=rules.least_difference_percent,
+        known_noise_percent=rules.known_noise_percent,
         rounds_max=rules.rounds_max,
         budget_used_up=budget_used_up,
         stop_when=rules.stop_when,

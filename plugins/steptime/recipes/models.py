@@ -578,6 +578,8 @@ class TrialRules(Frozen):
     """By the names of combinations that cannot run, why not."""
     least_difference_percent: PositiveFloat
     """Smallest difference of step times that matters, in percent."""
+    known_noise_percent: PositiveFloat | None = None
+    """Standard deviation of a single run by the history of the configuration; None without a history."""
     stop_when: Literal["all within", "best known"]
     """It ends when all variants left are within the least difference, or already when the best is known."""
     rounds_max: PositiveInt

@@ -206,11 +206,13 @@ def plan_trial(
     trial: Trial,
     check: Callable[[Plan], None] = require_runnable,
     can_repeat_nodes: Callable[[Run], bool] = lambda _: False,
+    known_noise: Callable[[Run], float | None] = lambda _: None,
 ) -> SweepPlan:
     """Plan the cells of a trial: each variant in each round, in the order in which they start.
 
     Combinations of `vary` that cannot run are left out, with the reason; a variant of `variants` that cannot
-    run is refused. `can_repeat_nodes` returns whether a run's cluster can run it on the same nodes again.
+    run is refused. `can_repeat_nodes` returns whether a run's cluster can run it on the same nodes again;
+    `known_noise` the standard deviation of its runs in percent, as far as that is known.
 
     Raises UserError, with all reasons, if fewer than two variants can run, if there are more than
     `MOST_VARIANTS`, if a variant is more than one performance run, and if `gpu_hours_max` is not enough for
@@ -240,18 +242,19 @@ def plan_trial(
             f"{LEAST_ROUNDS} are the least: raise gpu_hours_max of {format_hours(trial.gpu_hours_max)}, give "
             "run a shorter time_limit, or take variants out."
         )
+    runs = [cell.planned.runs[0] for cell in cells.values()]
     rules = TrialRules(
         trial=trial.name,
         variants=tuple(cells),
         left_out=refused,
         least_difference_percent=trial.least_difference_percent,
+        known_noise_percent=next(filter(None, map(known_noise, runs)), None),
         stop_when=trial.stop_when,
         rounds_max=trial.rounds_max,
         gpu_hours_max=trial.gpu_hours_max,
         gpu_hours_of_run={name: cell.gpu_hours_max for name, cell in cells.items()},
         seed=trial.seed,
-        same_nodes=trial.same_nodes
-        and all(can_repeat_nodes(cell.planned.runs[0]) for cell in cells.values()),
+        same_nodes=trial.same_nodes and all(map(can_repeat_nodes, runs)),
     )
     return SweepPlan(
         sweep=trial.name,

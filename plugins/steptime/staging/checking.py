@@ -1,6 +1,6 @@
 """Check plans, sweeps and trials before staging: what passes can be started, as far as this can be known."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from steptime.clusters.config import check_owner, check_permitted, check_runs, load_cluster
 from steptime.errors import UserError
@@ -92,15 +92,22 @@ def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
     return plan_sweep(load_sweep(name), lambda planned: _check_all(planned, owner))
 
 
-def checked_trial(name: str, *, owner: str | None = None) -> SweepPlan:
+def checked_trial(
+    name: str,
+    *,
+    owner: str | None = None,
+    known_noise: Callable[[Run], float | None] = lambda _: None,
+) -> SweepPlan:
     """Plan and check a trial of `config/trials`. Raises UserError if it cannot be run.
 
     `owner` is the owner of the DAG that runs the trial, whose permissions are checked; None outside of a DAG.
+    `known_noise` is that of `plan_trial`.
     """
     return plan_trial(
         load_trial(name),
         lambda planned: _check_all(planned, owner),
         lambda run: load_cluster(run.cluster).can_repeat_nodes(run),
+        known_noise,
     )
 
 

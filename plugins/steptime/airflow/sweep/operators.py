@@ -29,6 +29,7 @@ from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.expected_cost import Cost, expected_cost
 from steptime.judging.series import Series
+from steptime.judging.trial_answers import known_noise_percent
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, expand_cell
 from steptime.staging.checking import checked_sweep, checked_trial
@@ -62,11 +63,14 @@ class CheckSweepOperator(RefusingOperator):
         """Check and plan it, and reserve the budget of its clusters. Returns the plan as JSON."""
         asked_for = requested_options(context)
         with self.refusals(context):
-            for name in asked_for:
-                if name != self.kind:
-                    raise unknown_value("parameter", name, [self.kind])
-            check = checked_sweep if self.kind == "sweep" else checked_trial
-            plan = check(str(asked_for.get(self.kind)), owner=self.owner)
+            for param in asked_for:
+                if param != self.kind:
+                    raise unknown_value("parameter", param, [self.kind])
+            name = str(asked_for.get(self.kind))
+            if self.kind == "sweep":
+                plan = checked_sweep(name, owner=self.owner)
+            else:
+                plan = checked_trial(name, owner=self.owner, known_noise=known_noise_percent)
             cost = _expected(plan)
         rows = list(_rows(plan, cost))
         self.log.info("%s", as_text(rows, title=f"{plan.title}: {len(rows)} runs"))

@@ -46,7 +46,7 @@ def trial_dag(dag_id: str) -> DAG:
 
         @task_group(group_id="performance")
         def performance(run: Any, staged: Any) -> None:
-            train(run, staged, {"deferrable": True}, None, submit_by=SubmitRoundOperator)
+            train(run, staged, None, submit_by=SubmitRoundOperator)
 
         runs = SelectOperator(task_id="performance_runs", returned=stage.output, field="runs")
         report = ReportTrialOperator(task_id="report", checked=checked)
