@@ -75,7 +75,7 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
     store, problem, each = store or Store(), None, []
     for run in runs:
         # A run of a trial, which is not judged, costs what those of the same configuration cost.
-        series = Series.from_run(run.model_copy(update={"for_judging": True}))
+        series = Series.from_run(run.model_copy(update={"trial": None}))
         alike = (series, run.max_steps - run.first_step, run.time_limit_s)  # repeats are
         if alike not in found:
             past: Sequence[RunTimes] = ()

@@ -225,7 +225,7 @@ def completeness(
             not_run.append(_not_run(series, ran, earlier.get(series, ())))
         elif series not in judged:
             without_a_number += 1
-    causes = _causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
+    causes = rejection_causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
     insufficient = sum(one.state == "insufficient history" for one in judged.values())
     alternating = _alternating(store, judged)
     labels = Counter(series.label for series in cells)
@@ -253,7 +253,7 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
     since = now - WEEK_S
     rows = store.results(include_rejected=True, **series.key)
     if rejected := _newest_rejected(rows):
-        return _failed(series, rejected, _causes(store, rejected[:1]))
+        return _failed(series, rejected, rejection_causes(store, rejected[:1]))
     sweep = rows[0]["sweep"] if rows else None
     if sweep is None or rows[0]["submitted_at"] >= since:
         return None
@@ -282,7 +282,7 @@ def find_cause(store: Store, row: Row) -> str | None:
     """
     if row["state"] != "rejected":
         return None
-    return _causes(store, [row]).get(row["job_name"]) or row["reason"]
+    return rejection_causes(store, [row]).get(row["job_name"]) or row["reason"]
 
 
 def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
@@ -413,7 +413,7 @@ def _not_run(series: Series, ran: Iterable[Row], earlier: Sequence[Row]) -> Miss
     return MissingCell(series, cause, 0, *last)
 
 
-def _causes(store: Store, rows: Sequence[Row]) -> dict[str, str]:
+def rejection_causes(store: Store, rows: Sequence[Row]) -> dict[str, str]:
     """Return by job name why runs were rejected: first failure in the log, else first failed check."""
     names = [row["job_name"] for row in rows]
     causes: dict[str, str] = {}

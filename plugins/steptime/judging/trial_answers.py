@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from steptime.errors import UserError, one_line
 from steptime.judging.judgements import read_judgement
+from steptime.judging.missing_cells import rejection_causes
 from steptime.judging.series import Series, series_runs
 from steptime.judging.trials import Observation, TrialState, VariantState, decide
 from steptime.recipes.models import Run, TrialPosition, TrialRules
@@ -94,7 +95,7 @@ def known_noise_percent(run: Run) -> float | None:
     store = Store()
     if not store.exists():
         return None
-    series = Series.from_run(run.model_copy(update={"for_judging": True}))
+    series = Series.from_run(run.model_copy(update={"trial": None}))
     newest = store.results(limit=1, **series.key)
     judgement = read_judgement(store, newest[0]) if newest else None
     if judgement is None or not judgement.series_state.against.suffices:
@@ -136,7 +137,9 @@ def round_runs(
             positions[name] = record.run.trial
     in_ledger = {job.name: job for job in jobs if job.run.trial is not None}
     positions |= {name: job.run.trial for name, job in in_ledger.items() if job.run.trial is not None}
-    failed = store.failed_trainings([name for name, row in by_name.items() if row["state"] != _VALID])
+    rejected = {name: row for name, row in by_name.items() if row["state"] != _VALID}
+    failed = store.failed_trainings(list(rejected))
+    causes = rejection_causes(store, [rejected[name] for name in failed])
     begun = {name: row["submitted_at"] for name, row in by_name.items()}
     begun |= {name: job.created_at for name, job in in_ledger.items()}
     names: dict[tuple[int, str], list[str]] = {}
@@ -152,7 +155,7 @@ def round_runs(
                 round=number,
                 position=positions[newest].index,
                 row=row,
-                cannot_run_cause=_cause(row, job, failed=newest in failed),
+                cannot_run_cause=causes.get(newest) or _refusal(row, job),
                 gpu_hours=sum(_gpu_hours(by_name.get(name), in_ledger.get(name)) for name in of_run),
             )
         )
@@ -160,14 +163,9 @@ def round_runs(
     return rules, tuple(runs)
 
 
-def _cause(row: Mapping[str, Any] | None, job: LedgerJob | None, *, failed: bool) -> str | None:
-    """Return why a variant cannot run, by its newest job; None if it ran, or if the cluster failed it.
-
-    `failed` is whether the training itself failed.
-    """
-    if row is not None:
-        return one_line(row["reason"] or "its training failed", at_most=_LONGEST_CAUSE) if failed else None
-    if job is None or job.job_id is not None or job.state != "failed":
+def _refusal(row: Mapping[str, Any] | None, job: LedgerJob | None) -> str | None:
+    """Return why the cluster refused the newest job of a run; None if it took it."""
+    if row is not None or job is None or job.job_id is not None or job.state != "failed":
         return None
     if job.run.cluster_options != job.request.cluster_options:
         return None  # refused on the nodes of the round's other runs

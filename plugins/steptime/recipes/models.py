@@ -625,9 +625,9 @@ class Run(Frozen, spec.PlannedRun):
     keep_checkpoint: bool = False
     """Whether a pair's checkpoint stays on the cluster after this run has loaded it and is valid."""
     for_judging: bool = True
-    """Whether the run is judged with its series; False in trials, and for imports that are only shown."""
+    """Whether the run is judged with its series; False for imported runs that are only to be shown."""
     trial: TrialPosition | None = None
-    """Where it stands in a trial; None outside of trials."""
+    """Where it stands in a trial, whose runs are not judged; None outside of trials."""
 
     @property
     def account(self) -> str | None:

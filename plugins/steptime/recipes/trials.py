@@ -296,9 +296,7 @@ def _in_rounds(rules: TrialRules, cells: Mapping[str, Cell]) -> Iterator[Cell]:
         for variant in round_order(rules, number):
             position = TrialPosition(rules=rules, variant=variant, round=number, index=index)
             cell, planned = cells[variant], cells[variant].planned
-            run = planned.runs[0].model_copy(
-                update={"repeat": number, "trial": position, "for_judging": False}
-            )
+            run = planned.runs[0].model_copy(update={"repeat": number, "trial": position})
             yield cell.model_copy(
                 update={
                     "label": cell_label(number, variant),

@@ -263,7 +263,7 @@ COLUMNS = (
         "for_judging",
         "boolean",
         "Whether it counts when runs are judged; false in trials, and for imports that are only shown.",
-        lambda run: run.for_judging,
+        lambda run: run.for_judging and run.trial is None,
         series="mode",
     ),
     _planned(
