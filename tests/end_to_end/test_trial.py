@@ -150,8 +150,11 @@ def test_on_slurm_the_variants_of_a_round_run_on_the_same_nodes(airflow: Airflow
         first, second = sorted(
             (row for row in rows if row["repeat"] == number), key=lambda row: row["submitted_at"]
         )
-        assert first["nodes"] == second["nodes"]
+        statuses = store_of(airflow).job_statuses([first["job_name"], second["job_name"]])
+        nodes = statuses[first["job_name"]].nodes
+        assert nodes
+        assert statuses[second["job_name"]].nodes == nodes
         record = parse_record(store_of(airflow).record(second["job_name"])["content"])
         assert record is not None
-        assert record.run.cluster_options["nodelist"] == first["nodes"]
+        assert record.run.cluster_options["nodelist"] == ",".join(nodes)
         assert first["ended_at"] <= second["submitted_at"]

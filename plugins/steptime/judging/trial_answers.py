@@ -35,6 +35,8 @@ class RoundRun(NamedTuple):
     """Why the variant cannot run: its training failed, or the cluster refused it; None otherwise."""
     gpu_hours: float
     """GPU-hours of all its jobs so far."""
+    nodes: tuple[str, ...]
+    """Nodes of its newest job, by the cluster's own names, which those in the training's log may not be."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,14 @@ def round_runs(
     in_ledger = {job.name: job for job in jobs if job.run.trial is not None}
     positions |= {name: job.run.trial for name, job in in_ledger.items() if job.run.trial is not None}
     rejected = {name: row for name, row in by_name.items() if row["state"] != _VALID}
-    failed = store.failed_trainings(list(rejected))
+    statuses = store.job_statuses(list(by_name))
+    failed = [
+        name
+        for name in rejected
+        if (status := statuses.get(name)) is not None
+        and status.state == "failed"
+        and not status.cluster_fault
+    ]
     causes = rejection_causes(store, [rejected[name] for name in failed])
     begun = {name: row["submitted_at"] for name, row in by_name.items()}
     begun |= {name: job.created_at for name, job in in_ledger.items()}
@@ -156,6 +165,7 @@ def round_runs(
                 position=positions[newest].index,
                 row=row,
                 cannot_run_cause=causes.get(newest) or _refusal(row, job),
+                nodes=statuses[newest].nodes if newest in statuses else (),
                 gpu_hours=sum(_gpu_hours(by_name.get(name), in_ledger.get(name)) for name in of_run),
             )
         )

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import case, distinct, exists, func, or_, select
 from sqlalchemy.sql.expression import ColumnElement, Select
 
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import JobStatus
 from steptime.errors import UserError, one_line
 from steptime.recipes.models import Mode
 from steptime.settings import store_url
@@ -336,15 +336,10 @@ class Store:
         query = select(runs.c.job_name, readings.c.log[kind]).select_from(runs).join(readings)
         return {row[0]: row[1] for row in self.read_each(job_names, query)}
 
-    def failed_trainings(self, job_names: Sequence[str]) -> set[str]:
-        """Return those of these jobs whose training failed: not cancelled, not failed by the cluster."""
+    def job_statuses(self, job_names: Sequence[str]) -> dict[str, JobStatus]:
+        """Return how the job of each run ended, by job name; unknown runs are left out."""
         query = select(runs.c.job_name, readings.c.status).select_from(runs).join(readings)
-        statuses = {row[0]: JobStatus.model_validate(row[1]) for row in self.read_each(job_names, query)}
-        return {
-            name
-            for name, status in statuses.items()
-            if status.state is JobState.FAILED and not status.cluster_fault
-        }
+        return {row[0]: JobStatus.model_validate(row[1]) for row in self.read_each(job_names, query)}
 
     def parsed_logs(self, job_names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what was read from the log of each run, as `parsed_log` does, by job name.

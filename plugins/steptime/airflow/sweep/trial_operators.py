@@ -24,7 +24,6 @@ from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
 from steptime.judging.trial_answers import RoundRun, TrialAnswer, round_runs, trial_state
 from steptime.recipes.models import TrialPosition, TrialRules
-from steptime.recipes.node_lists import expand_nodes
 from steptime.runs.launch import Attempt
 from steptime.store.budgets import release, release_run
 from steptime.store.database import wait_for_store
@@ -153,9 +152,7 @@ class SubmitRoundOperator(SubmitTrainingOperator):
 def _nodes_of_round(runs: Sequence[RoundRun], position: TrialPosition) -> tuple[str, ...]:
     """Return the nodes of the first run of a round whose nodes are known; empty if there is none."""
     earlier = (run for run in runs if run.round == position.round and run.position < position.index)
-    return next(
-        (expand_nodes(run.row["nodes"]) for run in earlier if run.row is not None and run.row["nodes"]), ()
-    )
+    return next((run.nodes for run in earlier if run.nodes), ())
 
 
 def trial_runs(task: BaseOperator, context: Context) -> tuple[TrialRules | None, tuple[RoundRun, ...]]:
