@@ -30,7 +30,7 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help check-packages test-packages setup demo check test test-all drills test-bare test-compose test-versions screenshots site dist audit lock clean
+.PHONY: help check-packages test-packages setup demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,7 +68,8 @@ test-all: test-packages setup ## the same with drills, and more of each kind
 drills: test-packages setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side, STORE=postgresql
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_STORE=$(STORE) DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills/test_drills.py $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
 
-test-compose: setup ## build, start and break the team deployment on a Docker engine; skipped if none can be started
+test-compose: setup ## the team deployment by its page on a Docker engine, then with faults; skipped if none can be started
+	$(BIN)/python tests/compose/first_run.py
 	$(BIN)/python tests/compose/deployment.py
 
 test-bare: ## make check, and the commands of README and the guide, in containers of Debian 12 and 13; skipped without Docker
@@ -78,6 +79,9 @@ test-bare: ## make check, and the commands of README and the guide, in container
 test-versions: setup ## the wheel in each supported Airflow: AIRFLOWS='3.1 3.2' PYTHONS=3.12 for some of them
 	for airflow in $(AIRFLOWS); do for python in $(PYTHONS); do \
 	  $(BIN)/python tests/versions/foreign_airflow.py $$airflow $$python || exit 1; done; done
+
+test-upgrade: setup ## install into an Airflow 3.1 of others, upgrade while two jobs train, and uninstall: FROM=COMMIT
+	$(BIN)/python tests/versions/upgrade.py $(FROM)
 
 screenshots: setup ## take the pictures of README and docs, from the running demo and from a made half year
 	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/pages/test_pictures.py
