@@ -17,6 +17,7 @@ STAND_INS = {
     "BASE_IMAGE": ("python:3.11-slim-bookworm", "python"),
     "POSTGRES_IMAGE": ("postgres:16-bookworm", "postgres"),
     "REDIS_IMAGE": ("redis:7.2-bookworm", "redis"),
+    "NGINX_IMAGE": ("nginx:1.28", "nginx"),
 }
 """By variable of docker-compose.yaml: the official image, and the target of Dockerfile to build instead."""
 

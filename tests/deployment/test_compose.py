@@ -26,6 +26,7 @@ pytestmark = pytest.mark.service
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yaml"
 MINI_SLURM_FILE = ROOT / "docker-compose.mini-slurm.yaml"
+TLS_FILE = ROOT / "docker-compose.tls.yaml"
 SECRETS = {
     "AIRFLOW_DB_PASSWORD": "0a" * 16,
     "STORE_DB_PASSWORD": "1b" * 16,
@@ -43,6 +44,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "alone": ((), set()),
     "celery": (("--profile=celery",), CELERY_SERVICES),
     "mini-slurm": ((f"--file={COMPOSE_FILE}", f"--file={MINI_SLURM_FILE}"), {"mini-slurm"}),
+    "tls": ((f"--file={COMPOSE_FILE}", f"--file={TLS_FILE}"), {"tls"}),
 }
 """By variant: arguments for Compose, and the services that they add."""
 
@@ -102,7 +104,7 @@ def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
     copy = tmp_path / "docker-compose.yaml"
     copy.write_text(yaml.safe_dump(resolved), encoding="utf-8")
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = _run([*check, str(COMPOSE_FILE), str(MINI_SLURM_FILE), str(copy)])
+    done = _run([*check, str(COMPOSE_FILE), str(MINI_SLURM_FILE), str(TLS_FILE), str(copy)])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
