@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
 from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
-from pages import ELSEWHERE, PAGES, script  # noqa: E402
+from pages import ELSEWHERE, scripts  # noqa: E402
 
 UBUNTU = "http://archive.ubuntu.com/ubuntu"
 UBUNTU_RELEASES = ("noble",)
@@ -181,9 +181,8 @@ def follow_pages(machine: BareMachine) -> None:
     """Every command of README and the guide succeeds, in order; the small Slurm is the cluster."""
     succeed_with_packages(machine, "make setup")
     succeed_with_packages(machine, ".venv/bin/steptime slurm up")
-    for page in PAGES:
-        text = script(page, (ROOT / page).read_text(encoding="utf-8"))
-        machine.succeed(f"export PATH=$PWD/.venv/bin:$PATH\n{text}", USER)
+    for commands in scripts().values():
+        machine.succeed(f"export PATH=$PWD/.venv/bin:$PATH\n{commands}", USER)
     machine.succeed(".venv/bin/steptime down && .venv/bin/steptime slurm down", USER)
     for page, reason in ELSEWHERE.items():
         _say(f"NOT RUN HERE: {page}, as {reason}")

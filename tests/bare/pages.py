@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     *(f"docs/guide/{name}.md" for name in ("first-run", "cluster", "workload", "weekly-sweep", "results")),
@@ -25,6 +26,13 @@ NOT_HERE = {
     r"steptime results trend --size 70b|steptime results import PATH": "there are no such runs",
 }
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def scripts() -> dict[str, str]:
+    """Return the script of each page of `PAGES`, in order. What README has done, the guide does not repeat."""
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+    guide = {page: text.replace("```\nmake demo\n```\n", "") for page, text in texts.items()}
+    return {page: script(page, text) for page, text in (guide | {PAGES[0]: texts[PAGES[0]]}).items()}
 
 
 def script(page: str, text: str) -> str:
