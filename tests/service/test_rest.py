@@ -76,6 +76,22 @@ def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
     )
 
 
+def test_of_an_error_of_airflow_its_first_line_is_given_and_not_its_links(
+    api: Any, client: AirflowClient
+) -> None:
+    error = "airflow.sdk.exceptions.AirflowTaskTimeout: DagBag import timeout for /dags/glm45.py after 30.0s."
+    broken = {
+        "filename": "glm45.py",
+        "timestamp": "2026-11-28T10:00:00Z",
+        "stack_trace": "Traceback (most recent call last):\n"
+        '  File "/dags/glm45.py", line 3, in <module>\n    from steptime.airflow.dags import make_dags\n'
+        f"{error}\nPlease take a look at these docs to improve your DAG import time:\n"
+        "* https://airflow.apache.org/best-practices.html#reducing-dag-complexity, PID: 563\n",
+    }
+    api.answers["GET /api/v2/importErrors"] = (200, {"import_errors": [broken], "total_entries": 1})
+    assert client.import_errors() == {"glm45.py": error}
+
+
 @pytest.mark.long
 def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: AirflowClient) -> None:
     looks = iter(

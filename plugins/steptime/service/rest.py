@@ -201,13 +201,13 @@ class AirflowClient:
         return self._pages(Dag, "/api/v2/dags", "dags")
 
     def import_errors(self, *, since: float = 0.0) -> dict[str, str]:
-        """Return the last line of the traceback of each DAG file that cannot be read, by file name.
+        """Return the error of each DAG file that cannot be read, one line, by file name.
 
         Only files that Airflow has read since `since` (Unix time).
         """
         errors = self._pages(_ImportError, "/api/v2/importErrors", "import_errors")
         return {
-            error.filename: (error.stack_trace.strip().splitlines() or [""])[-1]
+            error.filename: _error_of(error.stack_trace)
             for error in errors
             if error.timestamp.timestamp() >= since
         }
@@ -440,6 +440,16 @@ def check_address(url: str) -> str:
 
 def _question_path(run: DagRun, task_id: str) -> str:
     return f"{_run_path(run.dag_id, run.dag_run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
+
+
+def _error_of(traceback: str) -> str:
+    """Return the first line of the error that ends a traceback: the one after its last indented line.
+
+    Airflow's own errors go on for lines with links.
+    """
+    lines = traceback.strip().splitlines() or [""]
+    frames = [index for index, line in enumerate(lines[:-1]) if line.startswith(" ")]
+    return lines[frames[-1] + 1 if frames else -1]
 
 
 def _run_path(dag_id: str, dag_run_id: str) -> str:

@@ -60,6 +60,9 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "plugins_folder": str(root / "plugins"),
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
+            # With the default of 30 s, a machine whose cores all train may have no DAG until the file is read
+            # again, after `min_file_process_interval`. `dag_file_processor_timeout` must be longer.
+            "dagbag_import_timeout": "180",
             # The default asks a name server, in each task.
             "hostname_callable": "socket.gethostname",
             # Every running task writes to SQLite. Tasks that wait for jobs are deferred and do not count.
@@ -114,6 +117,7 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             # A DAG file that has changed is parsed at once. Parsing unchanged files every 30 s would take CPU
             # from the trainings that are measured on this machine.
             "min_file_process_interval": "300",
+            "dag_file_processor_timeout": "240",
             "refresh_interval": "30",
         },
     }
