@@ -3,6 +3,7 @@
 No container is started here: `make test-compose` does that.
 """
 
+import configparser
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from called import captured
 from steptime.airflow.params import dag_params
 from steptime.recipes.planning import PlanRequest
 from steptime.recipes.workloads import load_workload
+from steptime.service.standalone_config import write_config
 
 pytestmark = pytest.mark.service
 
@@ -153,6 +155,26 @@ def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
     assert clusters() == ("local", "local")
     monkeypatch.setenv("STEPTIME_DEFAULT_CLUSTER", "mini-slurm")
     assert clusters() == ("mini-slurm", "mini-slurm")
+
+
+def test_a_busy_machine_neither_ends_running_tasks_nor_loses_the_dags(
+    services: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Compose has the limits that `steptime up` sets."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(write_config(8080))
+    for section, option in (
+        ("scheduler", "scheduler_health_check_threshold"),
+        ("scheduler", "orphaned_tasks_check_interval"),
+        ("core", "dagbag_import_timeout"),
+        ("dag_processor", "dag_file_processor_timeout"),
+        ("workers", "min_heartbeat_interval"),
+        ("workers", "execution_api_retries"),
+    ):
+        variable = f"AIRFLOW__{section}__{option}".upper()
+        for name in AIRFLOW_SERVICES | {"worker"}:
+            assert services[name]["environment"][variable] == config.get(section, option), (name, variable)
 
 
 def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) -> None:
