@@ -29,7 +29,7 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def scripts() -> dict[str, str]:
-    """Return the script of each page of `PAGES`, in order. What README has done, the guide does not repeat."""
+    """Return the script of each page of `PAGES`, in order. The guide does not repeat what README has done."""
     texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
     guide = {page: text.replace("```\nmake demo\n```\n", "") for page, text in texts.items()}
     return {page: script(page, text) for page, text in (guide | {PAGES[0]: texts[PAGES[0]]}).items()}
