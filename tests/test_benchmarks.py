@@ -15,6 +15,7 @@ SMALLEST = {
     "planted_changes": pytest.param(["--planted", "1", "--unchanged", "0"], marks=pytest.mark.slow),
     "sampling": pytest.param(["--ranks", "1", "--seconds", "1"], marks=pytest.mark.trainer),
     "store_pages": pytest.param(["--runs", "60"], marks=pytest.mark.service),
+    "trial_rates": pytest.param(["--trials", "1", "--only", "2"], marks=pytest.mark.long),
     "triggerer_waits": pytest.param(["--waits", "1", "--interval", "1"], marks=pytest.mark.slurm),
 }
 _MISSED_GOAL = 2

@@ -189,6 +189,17 @@ def test_a_least_difference_is_positive(least: float) -> None:
         decide(["a", "b"], [], least_difference_percent=least)
 
 
+def test_known_noise_is_positive() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        decide(["a", "b"], [], least_difference_percent=1.5, known_noise_percent=0.0)
+
+
+def test_noise_beyond_all_usual_is_no_evidence() -> None:
+    rounds = [{"a": 10.0, "b": 10.0 * factor} for factor in (1.5, 0.8, 2.0, 0.9)]
+    trial = decided(["a", "b"], rounds, known_noise_percent=100.0)
+    assert trial.still_in == ("a", "b")
+
+
 @pytest.mark.parametrize("variants", [[], ["a", "a"]])
 def test_variants_have_different_names(variants: list[str]) -> None:
     with pytest.raises(ValueError, match="name of its own"):
@@ -237,3 +248,30 @@ def test_any_times_give_a_consistent_state(rounds: list[dict[str, float | None]]
             assert state.low_percent <= state.difference_percent <= (state.high_percent or math.inf)
         if state.status == "slower":
             assert (state.low_percent or 0) > 0
+
+
+def far_off(variants: int) -> dict[str, float]:
+    """Return the times of a round in which three variants are far off the others."""
+    return {f"v{number}": 10 + number / 100 + 3 * (number >= variants - 3) for number in range(variants)}
+
+
+def test_many_variants_are_screened_by_the_first_round() -> None:
+    times = far_off(13)
+    trial = decided(list(times), [times])
+    assert [name for name in times if name not in trial.still_in] == ["v10", "v11", "v12"]
+    aside = state_of(trial, "v12")
+    assert (aside.status, aside.left_round, aside.compared_with) == ("set aside", 1, "v0")
+    assert aside.difference_percent == pytest.approx(31.2)
+    assert (aside.low_percent, aside.high_percent) == (None, None)
+
+
+@pytest.mark.parametrize(("variants", "known"), [(12, 0.5), (13, None), (13, 6.0)])
+def test_few_variants_or_unknown_or_much_noise_are_not_screened(variants: int, known: float | None) -> None:
+    times = far_off(variants)
+    trial = decided(list(times), [times], known_noise_percent=known)
+    assert len(trial.still_in) == variants
+
+
+def test_the_fastest_four_are_not_set_aside() -> None:
+    times = {f"v{number}": 10 * 1.3**number for number in range(13)}
+    assert decided(list(times), [times]).still_in == ("v0", "v1", "v2", "v3")

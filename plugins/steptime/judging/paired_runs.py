@@ -14,7 +14,7 @@ Import this module only when it is needed: it imports numpy.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -24,12 +24,12 @@ Indexes = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
 
 LEAST_NOISE = 0.3
 """Least deviation of a run in percent that is taken as known: a few runs may be equal by chance."""
-_DEVIATIONS: Numbers = np.geomspace(0.25, 12, 16)
+_DEVIATIONS: Numbers = np.geomspace(0.25, 40, 19)
 """Possible standard deviations of an undisturbed run, in percent."""
 _KNOWN_WEIGHT = 0.7
 """Weight of what is known about the noise before the first round; other deviations share the rest."""
-_KNOWN_SPREAD = 0.25
-"""Standard deviation of the logarithm of the true deviation over the known one."""
+_KNOWN_SPREADS = 0.25, 0.6
+"""Standard deviations of the logarithm of the true over the known deviation, below and above it."""
 _POOLED_FREEDOM = 8.0
 """Most degrees of freedom that other pairs contribute to the deviation of a pair, so that its own count."""
 _DISTURBED_SHARE = 0.1
@@ -86,10 +86,11 @@ class PairedRuns:
         residuals = differences[:, None] - self._centres[pairs, None] - _OFFSETS
         return _log_density(residuals[:, None, :], _DEVIATIONS[:, None])
 
-    def evidence(self) -> "PairEvidence":
-        """Return what the rounds so far say about the pairs that ran together at least once."""
+    def evidence(self, variants: Iterable[int]) -> "PairEvidence":
+        """Return what the rounds so far say about those pairs of some variants that ran together."""
         rounds = np.isfinite(self._differences).sum(axis=1)
-        ran = np.flatnonzero(rounds)
+        numbers = list(variants)
+        ran = np.flatnonzero(np.isin(self._first, numbers) & np.isin(self._second, numbers) & (rounds > 0))
         by_deviation = _log_sum(self._likelihoods[ran] + np.log(_WIDTHS), axis=2)
         log_weights = self._log_prior + self._of_other_pairs(by_deviation, rounds[ran])
         log_weights -= _log_sum(log_weights, axis=1)[:, None]
@@ -155,8 +156,9 @@ def _log_prior(known_noise: float | None) -> Numbers:
     """
     if known_noise is None:
         return np.zeros(len(_DEVIATIONS))
-    known_noise = max(known_noise, LEAST_NOISE)
-    known = np.exp(-((np.log(_DEVIATIONS / known_noise) / _KNOWN_SPREAD) ** 2) / 2)
+    known_noise = min(max(known_noise, LEAST_NOISE), float(_DEVIATIONS[-1]))
+    spreads = np.where(known_noise > _DEVIATIONS, *_KNOWN_SPREADS)
+    known = np.exp(-((np.log(_DEVIATIONS / known_noise) / spreads) ** 2) / 2)
     others = 1 / np.maximum(_DEVIATIONS, known_noise)
     weights: Numbers = _KNOWN_WEIGHT * known / known.sum() + (1 - _KNOWN_WEIGHT) * others / others.sum()
     return np.log(weights)

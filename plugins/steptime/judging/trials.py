@@ -9,10 +9,11 @@ probability of at most `SLOWER_ALPHA + WITHIN_ALPHA`, over all rounds and varian
   `SLOWER_ALPHA`;
 - that all that are left are within the least difference: each pair is tested at `WITHIN_ALPHA`. The statement
   is wrong only if the test of the pair that is farthest apart errs, whichever other pairs there are (the
-  intersection-union test; Berger, 1982). If a trial stops when the best is known, these tests share
-  `WITHIN_ALPHA` with the comparisons of the best with each other variant.
+  intersection-union test; Berger, 1982). That pair depends on those that have left: each of them reduces the
+  share of a test. If a trial stops when the best is known, all variants share `WITHIN_ALPHA`.
 
-`docs/reference/trials.md` has the error rates.
+In a trial of many variants, those that are far off in the first round are set aside (successive halving;
+Jamieson and Talwalkar, 2016). Nothing is stated about them. `docs/reference/trials.md` has the error rates.
 """
 
 import math
@@ -33,16 +34,23 @@ _WITHIN_SHAPE = 0.35
 ROUNDS_MAX = 16
 INVALID_ROUNDS = 3
 """A variant that has no valid run in this many rounds in a row is taken out."""
+SCREENED_VARIANTS = 12
+"""Variants are set aside after the first round if there are more than this, and the noise is known."""
+SET_ASIDE_PERCENT = 10.0
+"""Least distance from the fastest of variants that are set aside."""
+_SET_ASIDE_NOISE = 6.0
+"""The least distance in known deviations of a run."""
+_NEVER_SET_ASIDE = 4
+"""Number of fastest variants that are not set aside, however far off."""
 _FARTHEST_ROUNDS = 1000
 """No more further rounds than this are estimated."""
 _ROUND_COST = 1.3
 """Rounds that are needed, relative to those without any disturbed run."""
-
 _DECIDED = 0.8
 """Probability with which the estimated further rounds decide."""
 _NORMAL = statistics.NormalDist()
 
-VariantStatus = Literal["racing", "slower", "cannot run", "within", "best"]
+VariantStatus = Literal["racing", "slower", "set aside", "cannot run", "within", "best"]
 TrialEnd = Literal["one left", "within", "best known", "none can run", "rounds used up", "budget used up"]
 StopWhen = Literal["all within", "best known"]
 
@@ -67,21 +75,24 @@ class VariantState:
     variant: str
     status: VariantStatus
     """`best` leads, whether or not the others are shown to be slower; `within` is in at the end and shown to
-    be within the least difference of all others that are in; `racing` is in and open, which it may stay."""
+    be within the least difference of all others that are in; `racing` is in and open, which it may stay;
+    `set aside` was far off in the first round of a trial of many variants."""
     runs: int
     """Number of valid runs that count."""
     step_time_s: float | None
     """Median of these runs in seconds; None without any."""
     left_round: int | None = None
-    """The round after which it was shown to be slower, or in which it could not run."""
+    """The round after which it was shown to be slower or set aside, or in which it could not run."""
     cause: str | None = None
     """Why it cannot run."""
     compared_with: str | None = None
-    """The variant that the difference refers to: of a slower one, the best of those that it is shown to be
-    slower than when it left; else the best one. None for the best one, and without a common round."""
+    """The variant that the difference refers to: of a slower one, the best of those that it was shown to be
+    slower than when it left; of one set aside, the fastest of the round; else the best one. None for the best
+    one, and without a common round."""
     difference_percent: float | None = None
     """By how much it is slower; negative if it is faster."""
     low_percent: float | None = None
+    """Bounds of the difference; None if it was set aside, as nothing is stated about it."""
     high_percent: float | None = None
 
 
@@ -131,7 +142,11 @@ def decide(
 
     A round is complete when each variant that is still in has an observation in it. Times of an incomplete
     round do not count, but a variant that cannot run leaves at once. Observations after the end, and of
-    variants that have left, are ignored. The result depends on nothing but the arguments.
+    variants that have left, are ignored. The result depends on nothing but the arguments. A variant without a
+    valid run in `INVALID_ROUNDS` rounds in a row leaves.
+
+    With more than `SCREENED_VARIANTS` and known noise, variants that are slower than the fastest in the first
+    round by more than `SET_ASIDE_PERCENT`, and by more than noise explains, leave without a statement.
 
     Args:
         variants: the names of the variants.
@@ -193,12 +208,12 @@ def _check(observation: Observation, variants: Sequence[str]) -> None:
 class _Left:
     """How a variant left."""
 
-    status: Literal["slower", "cannot run"]
+    status: Literal["slower", "set aside", "cannot run"]
     round: int
     cause: str | None = None
     compared_with: str | None = None
-    difference: tuple[float, float, float] | None = None
-    """Estimate and bounds when it left: 100 × log ratios."""
+    difference: tuple[float, ...] = ()
+    """Estimate and bounds, if any, when it left: 100 × log ratios."""
 
 
 @dataclass
@@ -211,7 +226,7 @@ class _Runs:
 
 
 class Race:
-    """A trial that is decided round by round; `decide` replays one."""
+    """A trial that is decided round by round; `decide` replays one. Step times are not checked here."""
 
     def __init__(
         self,
@@ -230,7 +245,8 @@ class Race:
             raise ValueError(
                 f"a trial has one variant or more, each with a name of its own: {list(variants)}"
             )
-        for limit in (least_difference_percent, rounds_max, known_noise_percent or 1):
+        noise = 1.0 if known_noise_percent is None else known_noise_percent
+        for limit in (least_difference_percent, rounds_max, noise):
             if not (math.isfinite(limit) and limit > 0):
                 raise ValueError(f"differences, noise and rounds of a trial are positive: {limit}")
         self.variants = tuple(variants)
@@ -242,7 +258,8 @@ class Race:
         self._least = 100 * math.log1p(least_difference_percent / 100)
         self._numbers = {name: number for number, name in enumerate(variants)}
         self._paired = PairedRuns(len(variants), known_noise=known_noise_percent)
-        self._evidence = self._paired.evidence()
+        self._known_noise = known_noise_percent
+        self._evidence = self._paired.evidence(())
         self._levels = levels
         self._runs = {name: _Runs() for name in variants}
         self._left: dict[str, _Left] = {}
@@ -273,13 +290,31 @@ class Race:
             elif runs.invalid_rounds == INVALID_ROUNDS:
                 cause = f"no valid run in {INVALID_ROUNDS} rounds in a row"
                 self._leave(name, _Left("cannot run", self.rounds, cause))
-        self._evidence = self._paired.evidence()
+        if self.rounds == 1:
+            self._set_aside(valid)
+        self._evidence = self._paired.evidence(map(self._numbers.__getitem__, self._compared()))
         self._take_out_slower()
         self._end()
 
     def _leave(self, variant: str, left: _Left) -> None:
         self._left[variant] = left
         self.still_in = tuple(name for name in self.still_in if name != variant)
+
+    def _set_aside(self, step_times_s: Mapping[str, float]) -> None:
+        """Set aside what is far off in the first round of a trial of many variants."""
+        if len(step_times_s) <= SCREENED_VARIANTS or self._known_noise is None:
+            return
+        fastest, *others = sorted(step_times_s, key=step_times_s.__getitem__)
+        farthest = max(SET_ASIDE_PERCENT, _SET_ASIDE_NOISE * self._known_noise)
+        for name in others[_NEVER_SET_ASIDE - 1 :]:
+            difference = 100 * math.log(step_times_s[name] / step_times_s[fastest])
+            if _percent(difference) > farthest:
+                self._leave(name, _Left("set aside", self.rounds, None, fastest, (difference,)))
+
+    def _compared(self) -> list[str]:
+        """Return the variants that have a valid run and were not set aside."""
+        aside = {name for name, left in self._left.items() if left.status == "set aside"}
+        return [name for name, runs in self._runs.items() if runs.step_times_s and name not in aside]
 
     def _take_out_slower(self) -> None:
         """Take out the variants that are shown to be slower than another, but never all."""
@@ -337,16 +372,18 @@ class Race:
         return self._numbers[pair[0]], self._numbers[pair[1]]
 
     def _slower_level(self) -> float:
-        """Return the level, in each direction and round, of a pair's share of `SLOWER_ALPHA`."""
-        ran = sum(bool(runs.step_times_s) for runs in self._runs.values())
-        return self._levels(SLOWER_ALPHA / max(1, math.comb(ran, 2)), self._rounds_max)[0]
+        """Return the level, in each direction and round, of the share of `SLOWER_ALPHA` of each pair."""
+        pairs = max(1, math.comb(len(self._compared()), 2))
+        return self._levels(SLOWER_ALPHA / pairs, self._rounds_max)[0]
 
     def _within_level(self) -> float:
         """Return the level of this round's tests of whether pairs are within a difference.
 
-        That the best is known is wrong if its difference to one of the others is: each has a share.
+        If n have left as slower, and m that are left are too far apart, m of the m + n tests of these have to
+        err: at a share of 1 / (n + 1) that is rarer than one error at the whole level (Markov's inequality).
         """
-        shares = 1 if self._stop_when == "all within" else len(self.variants)
+        slower = sum(left.status == "slower" for left in self._left.values())
+        shares = 1 + slower if self._stop_when == "all within" else len(self.variants)
         levels = self._levels(WITHIN_ALPHA / shares, self._rounds_max, shape=_WITHIN_SHAPE, sides=1)
         return levels[self.rounds - 1]
 
@@ -414,7 +451,7 @@ class Race:
                 left.round,
                 left.cause,
                 left.compared_with,
-                *map(_percent, left.difference or ()),
+                *map(_percent, left.difference),
             )
         if name == self.best:
             return VariantState(name, "best", len(runs), median)
