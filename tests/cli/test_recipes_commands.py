@@ -100,11 +100,13 @@ def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
 def test_plan_shows_the_job_scripts() -> None:
     shown = call("plan", "llama3.1", "--gpus", "2", "--show-script")
     assert "# ---- tiny·fp32·2: job script ----\n#!" in shown.stdout
+    assert "# ---- tiny·fp32·2: time limit 600 s, log " in shown.stdout
     assert "-m trainer.cpu_ranks run.json" in shown.stdout
     assert "/pretrain_llama3.1_tiny_fp32_2/" in shown.stdout
     arguments = ("plan", "llama3.1", "--gpus", "2", "--show-script", "--format", "json")
     (row,) = json.loads(call(*arguments).stdout)["runs"]
     assert "-m trainer.cpu_ranks run.json" in row["script"]
+    assert (row["image"], Path(row["log_path"]).suffix) == (None, ".out")
 
 
 def test_all_flags_of_a_plan() -> None:

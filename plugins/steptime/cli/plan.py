@@ -8,7 +8,7 @@ import typer
 
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show, with_experts
-from steptime.clusters.base import StagedFiles
+from steptime.clusters.base import JobSpec, StagedFiles
 from steptime.clusters.config import check_permitted, load_cluster
 from steptime.clusters.hub import fetch_command, hub_cache
 from steptime.clusters.jobscript import job_spec
@@ -63,14 +63,14 @@ def _plan(
     that the cluster does not have is only shown.
     """
     planned = plan(request)
-    show_plan(planned, output_format, _scripts(planned) if show_script else (), wide=wide)
+    show_plan(planned, output_format, _jobs(planned) if show_script else (), wide=wide)
     name_replaced_files()
 
 
 def show_plan(
-    planned: Plan, output_format: Format, scripts: Sequence[str] = (), *, wide: bool = False
+    planned: Plan, output_format: Format, jobs: Sequence[JobSpec] = (), *, wide: bool = False
 ) -> None:
-    """Print the runs of a plan, their job scripts if given, and what they cost at most in GPU-hours.
+    """Print the runs of a plan, their jobs if given, and what they cost at most in GPU-hours.
 
     With `wide`, the table keeps all its columns if the terminal is too narrow.
 
@@ -98,11 +98,15 @@ def show_plan(
             wide=wide,
             least=_LEAST,
         )
-        for run, script in zip(planned.all_runs, scripts, strict=False):
-            typer.echo(f"# ---- {run.label}: job script ----\n{script.rstrip()}\n")
+        for run, job in zip(planned.all_runs, jobs, strict=False):
+            typer.echo(f"# ---- {run.label}: {_beside_script(run, job)}")
+            typer.echo(f"# ---- {run.label}: job script ----\n{job.script.rstrip()}\n")
     else:
-        if scripts:
-            rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
+        if jobs:
+            rows = [
+                cells | {"script": job.script, "image": run.recipe.image, "log_path": job.log_path}
+                for cells, run, job in zip(rows, planned.all_runs, jobs, strict=True)
+            ]
         show(rows, output_format, called="runs")
     for sentence in (*memory_sentences(planned), *missing_rules(planned)):
         typer.echo(sentence, err=output_format is not Format.TABLE)
@@ -141,14 +145,22 @@ def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
         balance.require()
 
 
-def _scripts(planned: Plan) -> list[str]:
-    """Return each run's job script, with capitalized placeholders for values from staging and submission.
+def _beside_script(run: Run, job: JobSpec) -> str:
+    """Return what is submitted with a job's script and does not stand in it."""
+    image = "" if run.recipe.image is None else f", STAGED_IMAGE {run.recipe.image}"
+    return f"time limit {job.time_limit_s} s, log {job.log_path}{image} ----"
+
+
+def _jobs(planned: Plan) -> list[JobSpec]:
+    """Return each run's job, with capitalized placeholders in its script for values from staging.
+
+    A submitted job has another name, which is unique, and therefore another folder and log.
 
     Raises UserError if the cluster does not have the plan's type of GPU.
     """
     require_runnable(planned)
     config, now = load_cluster(planned.request.cluster), int(time.time())
-    scripts = []
+    jobs = []
     for run in planned.all_runs:
         in_image = run.recipe.image is not None
         staged = StagedFiles(
@@ -158,5 +170,5 @@ def _scripts(planned: Plan) -> list[str]:
             trainer_sha256="",
             image_path="STAGED_IMAGE" if in_image else None,
         )
-        scripts.append(job_spec(run, staged, config, identity=f"plan/{run.label}", started=now).script)
-    return scripts
+        jobs.append(job_spec(run, staged, config, identity=f"plan/{run.label}", started=now))
+    return jobs
