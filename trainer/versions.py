@@ -24,8 +24,11 @@ PACKAGES = {
 DRIVER = Path("/proc/driver/nvidia/version")
 """File with the version of the kernel's NVIDIA driver; missing without one."""
 TRIED = {"nemo": "2.7.3", "megatron_core": "0.15.3"}
-TRIED_BRIDGE = {"megatron_bridge": "0.3.1", "megatron_core": "0.16.1"}
-"""Versions with which this project has trained, by NeMo and by Megatron-Bridge."""
+TRIED_BRIDGE = (
+    {"megatron_bridge": "0.3.1", "megatron_core": "0.16.1"},
+    {"megatron_bridge": "0.6.2", "megatron_core": "0.19.2"},
+)
+"""Versions with which this project has trained: with NeMo, and each with Megatron-Bridge."""
 NAMES = {"nemo": "NeMo", "megatron_bridge": "Megatron-Bridge", "megatron_core": "Megatron-Core"}
 OLDEST, NEWEST = (2, 2), (2, 7)
 """The oldest and the newest release of NeMo that this trainer supports. Every name and argument that it uses,
@@ -101,12 +104,13 @@ def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 def untried(backend: str) -> str | None:
     """Return a sentence that names the installed and the tested versions; None if they are equal."""
-    tested = TRIED_BRIDGE if backend == BRIDGE else TRIED
+    tested = TRIED_BRIDGE if backend == BRIDGE else (TRIED,)
     installed = versions()
-    if all(installed.get(name) == tried for name, tried in tested.items()):
+    if any(versions_tried.items() <= installed.items() for versions_tried in tested):
         return None
-    there = " with ".join(f"{NAMES[name]} {installed.get(name)}" for name in tested)
-    return f"{there} is installed, and this trainer was tried with {' and '.join(tested.values())} only"
+    there = " with ".join(f"{NAMES[name]} {installed.get(name)}" for name in tested[0])
+    tried = " or ".join(" and ".join(versions_tried.values()) for versions_tried in tested)
+    return f"{there} is installed, and this trainer was tried with {tried} only"
 
 
 def driver_version(driver: Path = DRIVER) -> str | None:

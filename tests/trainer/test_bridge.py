@@ -49,7 +49,7 @@ def test_it_trains_the_planned_steps_and_its_records_say_what_ran(one_rank: Trai
     assert one_rank.losses[0] == pytest.approx(math.log(4096), abs=0.2)
     assert one_rank.losses[END - 1] < one_rank.losses[0] - 0.2
     started, ended = one_rank.record("start"), one_rank.record("result")
-    assert {name: started["versions"][name] for name in TRIED_BRIDGE} == TRIED_BRIDGE
+    assert {name: started["versions"][name] for name in TRIED_BRIDGE[0]} in TRIED_BRIDGE
     assert started["num_parameters"] == 2 * 4096 * 256 + 2 * (3 * 256**2 + 3 * 256 * 768 + 2 * 256) + 256
     assert (ended["state"], ended["global_step"], ended["steps_trained"]) == ("completed", END - 1, END)
     read = read_log(one_rank.folder / "log.out", max_steps=END)

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch.nn.functional as F
 from megatron.bridge.models.gpt_provider import GPTModelProvider
-from megatron.bridge.models.nemotronh.nemotron_h_provider import NemotronHModelProvider
+from megatron.bridge.models.mamba.mamba_provider import MambaModelProvider
+from megatron.core.activations import squared_relu
 
 from trainer import devices
 from trainer.cpu.cpu_layers import hybrid_stack, mixture_layers, without_kernels
@@ -25,7 +26,7 @@ SIZES = (
 """Fields of the shape with the same name in Megatron-Bridge."""
 
 
-def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | NemotronHModelProvider:
+def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | MambaModelProvider:
     """Return Megatron-Bridge's description of the planned model, for `cpu` or `cuda`."""
     shape = run.recipe.model
     options = {name: getattr(shape, name) for name in SIZES} | _parallelism(run, device)
@@ -61,12 +62,14 @@ def _transformer(shape: ModelShape, device: str, options: dict[str, Any]) -> GPT
     )
 
 
-def _hybrid(hybrid: HybridShape, device: str, options: dict[str, Any]) -> NemotronHModelProvider:
+def _hybrid(hybrid: HybridShape, device: str, options: dict[str, Any]) -> MambaModelProvider:
     """Return a model with Mamba, attention and squared-ReLU MLP layers, without position embeddings."""
     if device == "cpu":
-        options |= devices.model_options(device) | without_kernels(NemotronHModelProvider)
+        options |= devices.model_options(device) | without_kernels(MambaModelProvider)
         options["mamba_stack_spec"] = hybrid_stack(hybrid.chunk_size)
-    return NemotronHModelProvider(
+    return MambaModelProvider(
+        activation_func=squared_relu,
+        is_hybrid_model=True,
         hybrid_override_pattern=hybrid.pattern,
         mamba_num_heads=hybrid.mamba_num_heads,
         mamba_head_dim=hybrid.mamba_head_dim,

@@ -10,6 +10,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import nvidia_resiliency_ext
 import torch
 
 from trainer.progress import peak_resident_bytes
@@ -29,6 +30,8 @@ from each."""
 
 def provide_missing_modules() -> None:
     """Put empty classes in place of `_MISSING_MODULES`; call it before Megatron-Bridge is imported."""
+    # Megatron-Core 0.19 asks for 0.6, and PyPI has 0.4.1, whose functions it needs here are the same.
+    nvidia_resiliency_ext.__version__ = "0.6.0"
     for name, members in _MISSING_MODULES.items():
         module = ModuleType(name)
         for member in members:
@@ -44,9 +47,15 @@ def cpu_patches() -> list[tuple[Any, str, Any]]:
     """Return the patches of torch and Megatron-Bridge, for `cpu_as_cuda`."""
     # Not at the top: all of them need `provide_missing_modules` before.
     from megatron.bridge.training import initialize, setup, state
-    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
+    from megatron.core.dist_checkpointing.strategies import async_utils
 
     from trainer.cpu.cpu_as_cuda import InOrder, do_nothing
+
+    class ForkedWriters(async_utils.AsyncCallsQueue):
+        def __init__(self, persistent: bool = False):
+            super().__init__(persistent=False)
+
+        def warmup_persistent_caller(self, *_: Any, **__: Any) -> None: ...
 
     return [
         # Megatron-Bridge refuses to start without CUDA, though it knows how to.
@@ -56,7 +65,7 @@ def cpu_patches() -> list[tuple[Any, str, Any]]:
         # It compiles an index for data on disk, of which steptime's stream of tokens has none.
         (initialize, "compile_helpers", do_nothing),
         # The process that writes asynchronous saves is spawned, without these patches: here it is forked.
-        (state, "AsyncCallsQueue", lambda **_: AsyncCallsQueue(persistent=False)),
+        *((module, "AsyncCallsQueue", ForkedWriters) for module in (state, async_utils)),
         # With no device it would leave Megatron's random states unset, and with them dropout's.
         (torch.cuda, "device_count", lambda: 1),
         (torch.cuda, "set_device", do_nothing),

@@ -37,6 +37,7 @@ from trainer.loop import Loop, LoopCallback
 from trainer.progress import CheckpointTransfer
 from trainer.run import Folders
 from trainer.spec import PlannedRun
+from trainer.versions import has_option
 
 PRECISIONS = {
     ("bf16", None): "bf16_mixed",
@@ -126,6 +127,7 @@ def configuration(run: PlannedRun, folders: Folders, device: str) -> ConfigConta
             load=str(folders.weights) if folders.weights else None,
             async_save=settings.async_save,
             exit_on_missing_checkpoint=True,
+            **_async_writer(device),
         ),
         rng=RNGConfig(seed=run.seed),
         rerun_state_machine=RerunStateMachineConfig(check_for_nan_in_loss=False),  # steptime checks the loss
@@ -135,6 +137,15 @@ def configuration(run: PlannedRun, folders: Folders, device: str) -> ConfigConta
         comm_overlap=_overlap(run) if on_gpus else None,
         mixed_precision=None if recipe.dtype == "fp32" else PRECISIONS[recipe.dtype, settings.fp8_recipe],
     )
+
+
+def _async_writer(device: str) -> dict[str, Any]:
+    """Return whose code writes asynchronous saves, where Megatron-Bridge has the choice (from 0.6 on).
+
+    On the CPU it is Megatron-Core's: the default needs nvidia_resiliency_ext 0.6, which is not on PyPI.
+    """
+    has_choice = device == "cpu" and has_option(CheckpointConfig, "async_strategy")
+    return {"async_strategy": "mcore"} if has_choice else {}
 
 
 def _overlap(run: PlannedRun) -> CommOverlapConfig | None:

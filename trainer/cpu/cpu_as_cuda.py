@@ -149,6 +149,7 @@ _PATCHES: tuple[Patch, ...] = (
     (token_dispatcher, "maybe_move_tensor_to_cpu", _splits),
     # Megatron spawns a process for it, which imports torch for seconds of a save, as CUDA outlives no fork.
     (filesystem_async, "_get_write_results_queue", _results_queue),
+    (filesystem_async, "get_write_results_queue", lambda *_: _results_queue()),  # its name from 0.19 on
     # NeMo's step lines show the memory: of the process, as there is no device memory.
     (torch.cuda, "max_memory_allocated", peak_resident_bytes),
     (torch.cuda, "max_memory_reserved", peak_resident_bytes),

@@ -112,7 +112,7 @@ class ReferenceMambaMixer(MambaMixer):
             [inner, inner + 2 * state, self.nheads_local_tp], dim=-1
         )
         length = convolved.shape[1]
-        convolved = F.silu(self.conv1d(convolved.transpose(1, 2))[..., :length]).transpose(1, 2)
+        convolved = F.silu(self.cp.conv1d(convolved.transpose(1, 2))[..., :length]).transpose(1, 2)
         x, b, c = convolved.split([inner, state, state], dim=-1)
         x = x.unflatten(-1, (-1, self.headdim))
         y = chunked_scan(
