@@ -102,16 +102,16 @@ def test_cells_of_one_size_and_data_type_are_one_incident(store: Store, week: We
     usual_runs(week, [1, 2])
     assert update_incidents(store, now=START + 7 * DAY_S) == [], "nothing happened yet"
     [found] = week({1: 1.06, 2: 1.06})
-    assert (found.kind, found.subject) == ("family", "all 2 cells of tiny fp32")
+    assert (found.kind, found.subject) == ("family", "both cells of tiny fp32")
     assert found.evidence == "no recorded change in common"
-    assert found.title.startswith("local: 2 cells 5.9 % slower since 2001-09-16, all 2 cells of tiny fp32")
+    assert found.title.startswith("local: 2 cells 5.9 % slower since 2001-09-16, both cells of tiny fp32")
 
 
 def test_the_title_counts_the_cells_that_are_as_usual(store: Store, week: Week) -> None:
     usual_runs(week, [1, 2, 4, 8, 16])
     week({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.06, 16: 1.06})
     [found] = incidents(store)
-    assert found.subject == "all 2 cells of tiny fp32 from 8 GPUs on"
+    assert found.subject == "both cells of tiny fp32 from 8 GPUs on"
     week({1: 1.06, 4: 1.0})
     assert "tiny·fp32·1 on local" in {one.title.partition(" 5")[0] for one in incidents(store)}
 

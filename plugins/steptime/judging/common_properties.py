@@ -30,7 +30,9 @@ class Property:
         """Return the property with the number of moved cells: `2 of 4 cells of 70b bf16`."""
         having = [series for series in compared if self.fits(series)]
         number = sum(series in moved for series in having)
-        counted = f"all {number}" if number == len(having) else f"{number} of {len(having)}"
+        counted = f"{number} of {len(having)}"
+        if number == len(having):
+            counted = "both" if number == 2 else f"all {number}"
         values = " ".join(value for _, value in self.values)
         scale = f" from {self.least} GPUs on" if self.least is not None else ""
         scale += f" up to {self.most} GPUs" if self.most is not None else ""
