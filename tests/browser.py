@@ -96,10 +96,10 @@ def logged_in(url: str, user: str, password: str) -> Iterator[Watched]:
 
 def count_colours(canvas: Locator) -> int:
     """Return the number of colours in a chart; a blank one has one or two."""
-    found: int = canvas.evaluate(
+    colours: int = canvas.evaluate(
         """(canvas) => {
             const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
             return new Set(new Uint32Array(data.buffer)).size;
         }"""
     )
-    return found
+    return colours

@@ -64,12 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places: dict[Path, int] = {}
     for item in items:
         needs = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
-        place = next((index for index, name in enumerate(_SHARED) if name in needs), len(_SHARED))
-        places[item.path] = min(place, places.get(item.path, place))
+        rank = next((index for index, name in enumerate(_SHARED) if name in needs), len(_SHARED))
+        places[item.path] = min(rank, places.get(item.path, rank))
     items.sort(key=lambda item: places[item.path])
     for item in items:
-        place = places[item.path]
-        item.add_marker(pytest.mark.xdist_group(_SHARED[place] if place < len(_SHARED) else item.location[0]))
+        rank = places[item.path]
+        item.add_marker(pytest.mark.xdist_group(_SHARED[rank] if rank < len(_SHARED) else item.location[0]))
 
 
 _SUBMITTED = 1_790_000_000.0

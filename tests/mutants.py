@@ -38,12 +38,12 @@ def main() -> int:
     """Print a line for each change; return 2 if an entry is stale, 1 if a change survives, else 0."""
     entries = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     word = sys.argv[1] if len(sys.argv) > 1 else ""
-    found = set()
+    names = set()
     for entry in entries:
         if word in entry["path"] or word in entry["harm"]:
-            found.add(result := outcome(entry))
+            names.add(result := outcome(entry))
             print(f"{result:8} {entry['path']}: {entry['harm']}", flush=True)
-    return 2 if "stale" in found else 1 if "survived" in found else 0
+    return 2 if "stale" in names else 1 if "survived" in names else 0
 
 
 if __name__ == "__main__":

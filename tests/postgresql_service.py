@@ -72,8 +72,8 @@ class PostgreSQL:
 
 def _programs() -> Path:
     """Return the folder of PostgreSQL's server programs, which Debian keeps off the PATH."""
-    found = shutil.which("initdb")
-    folders = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    initdb = shutil.which("initdb")
+    folders = [Path(initdb).resolve().parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not folders:
         pytest.fail("PostgreSQL is missing, the store is tested on it: apt-get install -y postgresql")
     return folders[-1]

@@ -94,9 +94,9 @@ class Stores(NamedTuple):
 @cache
 def cells() -> dict[Cell, Run]:
     """Return the planned run of each cell."""
-    found = {run.label: run for run in _planned_runs()}
-    assert len(found) == 60
-    return found
+    runs = {run.label: run for run in _planned_runs()}
+    assert len(runs) == 60
+    return runs
 
 
 def _planned_runs() -> Iterator[Run]:
@@ -104,11 +104,11 @@ def _planned_runs() -> Iterator[Run]:
         for workload, name, gpus in rows:
             size, _, proxy = name.partition("-")
             for dtype in ("fp8",) if workload == "nemotron-h-25.05" else ("bf16", "fp8"):
-                asked = PlanRequest(
+                request = PlanRequest(
                     workload=workload, size=size, proxy=bool(proxy), dtype=dtype, gpu_type="h100", gpus=gpus,
                     cluster="local", checkpoint=(name, dtype) == ("70b", "bf16"),
                 )  # fmt: skip
-                planned = plan(asked)
+                planned = plan(request)
                 for run in planned.all_runs:
                     if run.mode is Mode.PERFORMANCE or run.recipe.gpus == 2048:
                         yield run.model_copy(update={"cluster": cluster})
@@ -320,7 +320,7 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
     }
     records = {cell: json.loads(row["content"]) for cell, row in first.items()}
     newest = connection.execute("SELECT max(id) FROM runs").fetchone()[0]
-    places = {cell: place for place, cell in enumerate(cells())}
+    places = {cell: index for index, cell in enumerate(cells())}
     for run_id, made in enumerate(runs, start=newest + 1):
         like = first[made.cell]
         at = now - (LAST - made.week) * WEEK_S - 8 * 3600 + 60 * places[made.cell] + 3600 * made.number
@@ -381,12 +381,12 @@ def planted(stores: Stores) -> set[str]:
 
 def named(rows: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the causes in rows of a comparison, and the cells that drift or moved without a cause."""
-    found = set()
+    names = set()
     for row in rows:
         moved = row["verdict"] in ("slower", "faster") and not row["cause"]
-        found |= set(filter(None, (row["cause"] or "").split("; ")))
-        found |= {row["cell"]} if moved or row["drift_percent"] else set()
-    return found
+        names |= set(filter(None, (row["cause"] or "").split("; ")))
+        names |= {row["cell"]} if moved or row["drift_percent"] else set()
+    return names
 
 
 StoresOf = Callable[[int], Stores]

@@ -55,14 +55,14 @@ def asked_of_slurm(row: Recipe) -> Asked:
     srun = shlex.split(script.rpartition("\nsrun ")[2].partition("&\n")[0].replace("\\\n", " "))
     command = list(itertools.dropwhile(lambda word: word.startswith("--"), srun))
     python = command.index("python")
-    asked = {
+    options = {
         "nodes": int(sbatch.pop("nodes")),
         "ntasks_per_node": int(sbatch.pop("ntasks-per-node")),
         **({"segment": int(sbatch.pop("segment"))} if "segment" in sbatch else {}),
         "mem": sbatch.pop("mem"),
         "exclusive": sbatch.pop("exclusive") == "",
     }
-    return Asked(asked, {*sbatch}, {*srun}, shlex.join(command[:python]), command[python:])
+    return Asked(options, {*sbatch}, {*srun}, shlex.join(command[:python]), command[python:])
 
 
 def numactl_of(command: str, folder: Path) -> list[list[str]]:

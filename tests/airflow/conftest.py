@@ -209,14 +209,14 @@ class TaskStates:
     answers: list[str | Exception | None]
     """None for a task that is cleared or has not begun, DELETED if the task does not exist."""
 
-    def send(self, asked: GetTaskStates) -> TaskStatesResult:
+    def send(self, request: GetTaskStates) -> TaskStatesResult:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
         if answer == HANGS:
             time.sleep(3600)
-        (run_id,), (task_id,) = asked.run_ids or (), asked.task_ids or ()
-        states = {f"{task_id}_{asked.map_index}": answer}
+        (run_id,), (task_id,) = request.run_ids or (), request.task_ids or ()
+        states = {f"{task_id}_{request.map_index}": answer}
         return TaskStatesResult(task_states={} if answer == DELETED else {run_id: states})
 
 
@@ -267,9 +267,9 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
 
 def noted(job_name: str) -> LedgerJob:
     """Return the ledger's entry of a job."""
-    found = ledger.find(job_name)
-    assert found is not None
-    return found
+    job = ledger.find(job_name)
+    assert job is not None
+    return job
 
 
 def submitted_job(handle: dict[str, str]) -> dict[str, Any]:

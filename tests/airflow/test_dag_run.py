@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `htt
 
 
 def states(dag_run: Any) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    states_by_task: dict[str, list[str]] = {}
     for ti in dag_run.get_task_instances():
-        found.setdefault(ti.task_id, []).append(str(ti.state))
-    return found
+        states_by_task.setdefault(ti.task_id, []).append(str(ti.state))
+    return states_by_task
 
 
 def from_metastore(query: str, **values: Any) -> list[Any]:
@@ -42,8 +42,8 @@ def metastore_variables() -> list[str]:
 def xcom_bytes(dag_run: Any) -> dict[str, int]:
     """Return the size in bytes of each XCom of a DAG run, by task, map index and key."""
     query = "SELECT task_id, map_index, key, length(value) FROM xcom WHERE run_id = :run_id"
-    found = from_metastore(query, run_id=dag_run.run_id)
-    return {f"{task_id}[{index}] {key}": size for task_id, index, key, size in found}
+    xcoms = from_metastore(query, run_id=dag_run.run_id)
+    return {f"{task_id}[{index}] {key}": size for task_id, index, key, size in xcoms}
 
 
 def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: RunDag) -> None:

@@ -139,11 +139,11 @@ def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_fo
     keys, met = variables.keys, []
 
     def keys_at_once(prefix: str) -> list[str]:
-        found = keys(prefix)
+        known = keys(prefix)
         if len(met) < 2:
-            met.append(found)
+            met.append(known)
             looked.wait()
-        return found
+        return known
 
     monkeypatch.setattr(variables, "keys", keys_at_once)
 
@@ -153,7 +153,7 @@ def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_fo
     begun = asyncio.run(begin())
 
     assert met == [[], []]
-    assert all(installation.is_this(one) for one in begun)
+    assert all(installation.is_this(installation_id) for installation_id in begun)
     later = installation.this_installation()
     assert later.id == min(key.removeprefix(installation.KEY_PREFIX) for key in variables.kept)
     assert len(variables.kept) == 2

@@ -12,8 +12,10 @@ from steptime import __version__
 
 
 def test_airflow_finds_the_provider_and_its_info_is_valid() -> None:
-    [found] = [point for point in entry_points(group="apache_airflow_provider") if "steptime" in point.value]
-    info = found.load()()
+    [provider] = [
+        point for point in entry_points(group="apache_airflow_provider") if "steptime" in point.value
+    ]
+    info = provider.load()()
 
     assert info["versions"] == [__version__]
     schema = Path(airflow.__file__).with_name("provider_info.schema.json")

@@ -178,14 +178,24 @@ def test_only_a_checkpoint_below_the_folder_of_the_job_that_saved_it_is_removed(
     submitted = submission()
     ended(submitted, make_context)
     run = Submission.model_validate(submitted).run
-    own = Path(submitted["job"]["directory"])
-    folder = own / "code/nemo_experiments/default/checkpoints"
-    others = [tmp_path / "of-somebody", own.parent / "of-another-job" / folder.relative_to(own) / "step"]
+    own_folder = Path(submitted["job"]["directory"])
+    folder = own_folder / "code/nemo_experiments/default/checkpoints"
+    others = [
+        tmp_path / "of-somebody",
+        own_folder.parent / "of-another-job" / folder.relative_to(own_folder) / "step",
+    ]
     for path in (folder / "step", *others):
         (path / "weights").mkdir(parents=True)
     publish = task_of("checkpoint.load.publish", handle={})
     saving = task_key(make_context(), "performance")
-    refused = [*others, own, folder / ".." / "checkpoints" / "step", Path(f"{folder}-x"), Path("/"), None]
+    refused = [
+        *others,
+        own_folder,
+        folder / ".." / "checkpoints" / "step",
+        Path(f"{folder}-x"),
+        Path("/"),
+        None,
+    ]
     for path in refused:
         loading = run.model_copy(update={"checkpoint_path": None if path is None else str(path)})
         publish._remove_checkpoint(loading, saving)

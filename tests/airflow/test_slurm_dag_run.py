@@ -116,11 +116,11 @@ def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
     assert (status["exit_code"], status["reason"], status["failed_nodes"]) == (REFUSED, why, [bad])
     assert len(before["status"]["nodes"]) == 2
     assert f"#SBATCH --exclude={bad}\n" in record["provenance"]["script"]
-    found = record["node_check"]
-    assert {node["node"] for node in found["nodes"]} == set(record["status"]["nodes"])
+    node_check = record["node_check"]
+    assert {node["node"] for node in node_check["nodes"]} == set(record["status"]["nodes"])
     assert bad not in record["status"]["nodes"]
-    assert all(node["matmul_tflops"] > 0 and node["gpus"] == 8 for node in found["nodes"])
-    assert (found["refused"], found["all_reduce"]["ranks"]) == ([], 2)
-    assert found["all_reduce"]["bus_gb_per_s"] > 0
+    assert all(node["matmul_tflops"] > 0 and node["gpus"] == 8 for node in node_check["nodes"])
+    assert (node_check["refused"], node_check["all_reduce"]["ranks"]) == ([], 2)
+    assert node_check["all_reduce"]["bus_gb_per_s"] > 0
     shown = CliRunner().invoke(app, ["results", "show", row["job_name"], "--format", "csv"])
-    assert f"all-reduce {found['all_reduce']['bus_gb_per_s']:.4g} GB/s" in shown.stdout
+    assert f"all-reduce {node_check['all_reduce']['bus_gb_per_s']:.4g} GB/s" in shown.stdout

@@ -122,9 +122,9 @@ def test_a_task_waits_for_the_store(
     assert "up to 12.0 h" in warned[0]
     if task in STATES:
         with psycopg.connect(server.url) as connection:
-            [found] = connection.execute("SELECT state, published_at IS NOT NULL FROM runs").fetchall()
+            [row] = connection.execute("SELECT state, published_at IS NOT NULL FROM runs").fetchall()
             [(steps,)] = connection.execute("SELECT count(*) FROM steps").fetchall()
-        assert (found, steps) == (STATES[task], 20), "nothing twice, nothing half"
+        assert (row, steps) == (STATES[task], 20), "nothing twice, nothing half"
 
 
 @contextmanager

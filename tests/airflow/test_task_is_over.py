@@ -43,12 +43,12 @@ def test_a_task_is_over_where_airflow_says_so_twice(
     # A task that failed and runs again, and an Airflow that does not answer.
     expected |= {("failed", "deferred"): False, ("failed", NO_ANSWER): False, (NO_ANSWER,): False}
 
-    found = {}
+    states = {}
     for answers in expected:
         airflow_says(*answers)
-        found[answers] = task_is_over(TaskInstance(), "a job", print)
+        states[answers] = task_is_over(TaskInstance(), "a job", print)
 
-    assert found == expected
+    assert states == expected
 
 
 def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) -> None:

@@ -209,19 +209,21 @@ def main() -> int:
         type=Path,
         help="a Python 3.11 of this machine that make gets as PYTHON, where uv cannot fetch one from GitHub",
     )
-    asked = parser.parse_args()
-    python = asked.python.resolve() if asked.python else None
+    arguments = parser.parse_args()
+    python = arguments.python.resolve() if arguments.python else None
     started = time.monotonic()
     try:
-        with engine() as environment, bare_machine(asked.debian, environment, python) as machine:
-            _STEPS[asked.step](machine)
+        with engine() as environment, bare_machine(arguments.debian, environment, python) as machine:
+            _STEPS[arguments.step](machine)
     except (NoEngineError, NoMachineError) as reason:
         _say(f"SKIPPED: {reason}")
         return 0
     except Failed as failure:
         _say(f"FAILED: {failure}")
         return 1
-    _say(f"make {asked.step} succeeded on a bare {asked.debian} in {time.monotonic() - started:.0f} s")
+    _say(
+        f"make {arguments.step} succeeded on a bare {arguments.debian} in {time.monotonic() - started:.0f} s"
+    )
     return 0
 
 

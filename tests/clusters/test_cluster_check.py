@@ -36,13 +36,13 @@ async def outcomes(
 ) -> dict[str, CheckOutcome]:
     """Check a cluster; return the outcomes by name, which are reported in the same order."""
     reported: list[CheckOutcome] = []
-    found = await check_cluster(config, connections, runs, reported.append)
-    assert list(found) == reported
-    return {one.check: one for one in found}
+    checks = await check_cluster(config, connections, runs, reported.append)
+    assert list(checks) == reported
+    return {outcome.check: outcome for outcome in checks}
 
 
-def failed(found: dict[str, CheckOutcome]) -> set[str]:
-    return {name for name, one in found.items() if one.result is CheckResult.FAILED}
+def failed(checks: dict[str, CheckOutcome]) -> set[str]:
+    return {name for name, outcome in checks.items() if outcome.result is CheckResult.FAILED}
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
     node.stop()
 
 
-def a_run(gpu_type: str = "h100", **asked: Any) -> Run:
-    return plan(PlanRequest(workload="llama3.1", size="8b", gpu_type=gpu_type, **asked)).runs[0]
+def a_run(gpu_type: str = "h100", **options: Any) -> Run:
+    return plan(PlanRequest(workload="llama3.1", size="8b", gpu_type=gpu_type, **options)).runs[0]
 
 
 @OF_SLURM
@@ -63,13 +63,13 @@ async def test_a_whole_cluster_passes(
 ) -> None:
     config = make_slurm_config(container="bwrap", partition="batch")
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
-    found = await outcomes(config, node.connections, (tiny,))
-    assert failed(found) == set()
-    assert found["Slurm"].message == "partition batch: 8 of 8 nodes can be used"
-    assert {name for name, one in found.items() if one.result is CheckResult.NOT_APPLICABLE} == {
+    checks = await outcomes(config, node.connections, (tiny,))
+    assert failed(checks) == set()
+    assert checks["Slurm"].message == "partition batch: 8 of 8 nodes can be used"
+    assert {name for name, outcome in checks.items() if outcome.result is CheckResult.NOT_APPLICABLE} == {
         *("GPUs", "images", "Hugging Face cache")
     }
-    assert str(found["container"]) == "✓ container: bwrap works"
+    assert str(checks["container"]) == "✓ container: bwrap works"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".cluster-check")] == []
 
 
@@ -78,10 +78,10 @@ async def test_a_host_with_another_key_blocks_all_other_checks(
     make_slurm_config: MakeSlurmConfig, node: LoginNode
 ) -> None:
     other_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-    found = await outcomes(make_slurm_config(), known({"mini_slurm": node.login(host_key=other_key)}))
-    assert "shows a key that is not trusted" in found["login"].message
-    assert failed(found) == {"login"}
-    assert found["work_dir"].message == "cannot be checked before login"
+    checks = await outcomes(make_slurm_config(), known({"mini_slurm": node.login(host_key=other_key)}))
+    assert "shows a key that is not trusted" in checks["login"].message
+    assert failed(checks) == {"login"}
+    assert checks["work_dir"].message == "cannot be checked before login"
 
 
 FAULTS = {
@@ -119,10 +119,10 @@ async def test_each_fault_is_found_by_its_check(
     fields, programs, words, remedy = FAULTS[check]
     for name, script in programs.items():
         node.command(name, script)
-    found = await outcomes(make_slurm_config(**fields), node.connections)
-    assert failed(found) == {check}
-    assert words in found[check].message
-    assert remedy in found[check].remedy
+    checks = await outcomes(make_slurm_config(**fields), node.connections)
+    assert failed(checks) == {check}
+    assert words in checks[check].message
+    assert remedy in checks[check].remedy
 
 
 @pytest.mark.parametrize(("cluster_time", "way"), [(1600.0, "600 s ahead of"), (400.0, "600 s behind")])
@@ -137,13 +137,13 @@ def test_a_clock_may_be_wrong_in_both_directions(cluster_time: float, way: str) 
 async def test_a_mistyped_option_of_sbatch_is_found_before_anything_is_submitted(
     make_slurm_config: MakeSlurmConfig, node: LoginNode
 ) -> None:
-    two, one = plan(PlanRequest(workload="llama3.1", gpus="1,2")).runs[::-1]
+    two, outcome = plan(PlanRequest(workload="llama3.1", gpus="1,2")).runs[::-1]
     config = make_slurm_config(container="bwrap", extra_options=["--qso=high"])
-    found = await outcomes(config, node.connections, (two, one))
-    assert failed(found) == {"placement"}
-    assert found["placement"].message.startswith(f"{one.label} of "), "the smallest is tested"
-    assert "would be refused: sbatch: unrecognized option '--qso=high'" in found["placement"].message
-    assert "extra_options" in found["placement"].remedy
+    checks = await outcomes(config, node.connections, (two, outcome))
+    assert failed(checks) == {"placement"}
+    assert checks["placement"].message.startswith(f"{outcome.label} of "), "the smallest is tested"
+    assert "would be refused: sbatch: unrecognized option '--qso=high'" in checks["placement"].message
+    assert "extra_options" in checks["placement"].remedy
 
 
 @OF_SLURM
@@ -151,14 +151,14 @@ async def test_an_accounting_that_is_away_fails_and_one_that_is_not_kept_does_no
     make_slurm_config: MakeSlurmConfig, node: LoginNode, mini_slurm: MiniSlurm
 ) -> None:
     node.command("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    found = await outcomes(make_slurm_config(), node.connections)
-    assert failed(found) == set()
-    assert found["accounting"].message.startswith("this Slurm has no accounting")
+    checks = await outcomes(make_slurm_config(), node.connections)
+    assert failed(checks) == set()
+    assert checks["accounting"].message.startswith("this Slurm has no accounting")
 
     stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
-    found = await outcomes(make_slurm_config(), mini_slurm.connections)
-    assert failed(found) == {"accounting", "submit limits"}
-    assert "sacct failed on mini" in found["accounting"].message
+    checks = await outcomes(make_slurm_config(), mini_slurm.connections)
+    assert failed(checks) == {"accounting", "submit limits"}
+    assert "sacct failed on mini" in checks["accounting"].message
 
 
 @OF_SLURM
@@ -168,19 +168,19 @@ async def test_images_are_looked_for_in_their_registry_and_nothing_is_fetched(
     node.command("sinfo", f"echo '{H100}'")
     (node.bin / "enroot").symlink_to(STAND_INS / "enroot")
     config = make_slurm_config(gpu_type="h100", container="bwrap")
-    found = await outcomes(config, node.connections, (a_run(),))
-    assert failed(found) <= {"placement"}  # the mini Slurm has no GPUs of that type
-    assert "its registry has docker://nvcr.io#nvidia/nemo" in found["images"].message
-    assert found["GPUs"].message == "8 × h100 a node, as expected (h100)"
+    checks = await outcomes(config, node.connections, (a_run(),))
+    assert failed(checks) <= {"placement"}  # the mini Slurm has no GPUs of that type
+    assert "its registry has docker://nvcr.io#nvidia/nemo" in checks["images"].message
+    assert checks["GPUs"].message == "8 × h100 a node, as expected (h100)"
     assert not (tmp_path / "images").exists()
 
     (node.bin / "fault").write_text("unauthorized")
-    found = await outcomes(config, node.connections, (a_run(),))
-    assert "the registry refused the login" in found["images"].message
+    checks = await outcomes(config, node.connections, (a_run(),))
+    assert "the registry refused the login" in checks["images"].message
 
-    found = await outcomes(make_slurm_config(gpu_type="h100"), node.connections, (a_run(),))
-    assert "container is none, and recipes for h100 run in images" in found["container"].message
-    assert "(pyxis, apptainer, bwrap)" in found["container"].remedy
+    checks = await outcomes(make_slurm_config(gpu_type="h100"), node.connections, (a_run(),))
+    assert "container is none, and recipes for h100 run in images" in checks["container"].message
+    assert "(pyxis, apptainer, bwrap)" in checks["container"].remedy
 
 
 @OF_SLURM
@@ -210,25 +210,25 @@ async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Pa
     assert failed(await outcomes(make_config(), known({}), (tiny,))) == set()
 
     (tmp_path / "file").touch()
-    found = await outcomes(make_config(work_dir=str(tmp_path / "file" / "work"), gpu_type="h100"), known({}))
-    assert failed(found) >= {"work_dir", "GPUs"}
-    assert "let the login's user create and rename files" in found["work_dir"].remedy
+    checks = await outcomes(make_config(work_dir=str(tmp_path / "file" / "work"), gpu_type="h100"), known({}))
+    assert failed(checks) >= {"work_dir", "GPUs"}
+    assert "let the login's user create and rename files" in checks["work_dir"].remedy
 
 
 @pytest.mark.long
 async def test_a_runai_cluster_without_its_project_or_secret_is_named(
     make_runai_config: MakeRunaiConfig, runai_connections: Connections, runai_server: RunaiStandIn
 ) -> None:
-    found = await outcomes(make_runai_config(project="gone"), runai_connections)
-    assert failed(found) == {"project"}
-    assert "shows no project 'gone'" in found["project"].message
+    checks = await outcomes(make_runai_config(project="gone"), runai_connections)
+    assert failed(checks) == {"project"}
+    assert "shows no project 'gone'" in checks["project"].message
 
     async def wrong(name: str) -> Connection:
         return replace(await runai_connections(name), password="wrong")
 
-    found = await outcomes(make_runai_config(), wrong)
-    assert failed(found) == {"login"}
-    assert "wrong" not in str(found["login"])
+    checks = await outcomes(make_runai_config(), wrong)
+    assert failed(checks) == {"login"}
+    assert "wrong" not in str(checks["login"])
 
     (found_whole,) = [await outcomes(make_runai_config(), runai_connections)]
     assert failed(found_whole) == set()

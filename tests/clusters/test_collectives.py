@@ -43,8 +43,8 @@ done
 """Prints what nccl-tests prints on two ranks, from rank 0 alone."""
 
 
-def planned(**asked: Any) -> Run:
-    made = plan(PlanRequest(workload="nccl", **asked))
+def planned(**options: Any) -> Run:
+    made = plan(PlanRequest(workload="nccl", **options))
     require_trainable(made.all_runs)
     return made.runs[0]
 
@@ -67,7 +67,12 @@ async def test_gloo_is_measured_checked_and_stored(
     publish(store, make_result("c", run=run, log=log, measurement=measured, verdict=verdict))
     [row] = store.results()
     assert log.collective is not None
-    assert [one["bytes"] for one in log.collective["messages"]] == [1 << 12, 1 << 16, 1 << 20, 1 << 22]
+    assert [message["bytes"] for message in log.collective["messages"]] == [
+        1 << 12,
+        1 << 16,
+        1 << 20,
+        1 << 22,
+    ]
     assert measured.step_time_median_s is not None
     of_links = 2 * (2 - 1) / 2 * (1 << 22) / measured.step_time_median_s / 1e9
     assert row["bus_bandwidth_gb_s"] == pytest.approx(of_links, rel=1e-4)
@@ -112,8 +117,8 @@ def test_tables_of_nccl_tests_become_steps_and_a_record(tmp_path: Path) -> None:
     assert not [problem for problem in log.problems if problem.fatal]
     assert log.collective is not None
     assert [
-        (one["bytes"], pytest.approx(one["bus_bandwidth_gb_s"], abs=0.01))
-        for one in log.collective["messages"]
+        (message["bytes"], pytest.approx(message["bus_bandwidth_gb_s"], abs=0.01))
+        for message in log.collective["messages"]
     ] == [(1 << 20, 23.19), (1 << 21, 34.10), (1 << 22, 41.94)]
 
 

@@ -72,8 +72,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize("name", REVIEWED)
 def test_scripts_are_as_reviewed(config: None, name: str) -> None:
     """The time in a script's names is replaced by a placeholder."""
-    asked = f"plan {REVIEWED[name]} --scaling weak --show-script --format json"
-    shown = CliRunner().invoke(app, asked.split())
+    arguments = f"plan {REVIEWED[name]} --scaling weak --show-script --format json"
+    shown = CliRunner().invoke(app, arguments.split())
     assert shown.exit_code == 0, shown.exception
     (run,) = json.loads(shown.stdout)["runs"]
     script = re.sub(r"_1\d{9}-", "_TIMESTAMP-", run["script"])
@@ -95,5 +95,5 @@ def test_bash_and_shellcheck_find_nothing_in_them(command: tuple[str, ...]) -> N
         pytest.fail(f"{command[0]} is missing: apt-get install --yes {command[0]}")
     of_others = (Path(__file__).parent / "golden").iterdir()
     for script in (*(GOLDEN / "scripts").iterdir(), *of_others, OF_POD):
-        found = captured([program, *command[1:], script])
-        assert (found.returncode, found.stdout, found.stderr) == (0, "", ""), script.name
+        checked = captured([program, *command[1:], script])
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", ""), script.name

@@ -76,9 +76,9 @@ async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(
         await eventually(lambda: job.pid)
         os.killpg(process.pid, signal.SIGKILL)
     async with LocalCluster(config) as cluster:  # it knows only the name
-        found = await cluster.find("orphan")
-        assert found is not None
-        assert found.model_dump() == submitted
+        found_job = await cluster.find("orphan")
+        assert found_job is not None
+        assert found_job.model_dump() == submitted
         assert (await status_of(cluster, "orphan")).state is JobState.RUNNING
         job.let_go()
         assert (await end_of(cluster, "orphan")).state is JobState.SUCCEEDED
@@ -147,8 +147,8 @@ async def test_a_submit_that_died_before_the_start_is_taken_up_by_the_next(
     status = await status_of(local, "half")
     assert status.state is JobState.UNKNOWN
     assert "submit it again" in status.reason
-    found = await local.find("half")
-    assert await local.submit(spec) == found
+    job = await local.find("half")
+    assert await local.submit(spec) == job
     assert (await end_of(local, "half")).state is JobState.SUCCEEDED
     assert (Path(spec.directory) / "count").read_text() == "ran\n"
 
@@ -287,7 +287,11 @@ async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
     running.cancel()
     await asyncio.wait([running], timeout=60)
     assert running.cancelled()
-    assert not [one.pid for one in psutil.process_iter(["cmdline"]) if child in (one.info["cmdline"] or ())]
+    assert not [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if child in (process.info["cmdline"] or ())
+    ]
 
 
 # --- the end of a job ------------------------------------------------------------------------------

@@ -36,15 +36,15 @@ def planned(config_folder: Path, monkeypatch: pytest.MonkeyPatch, launcher: dict
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
-def place(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
+def cluster_and_config(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
     """Return a cluster and its configuration."""
     make = "make_slurm_config" if request.param == "slurm" else "make_config"
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
 
 
-async def ended(place: tuple[Cluster, Any], run: Run) -> Job:
+async def ended(cluster_and_config: tuple[Cluster, Any], run: Run) -> Job:
     """Start a run on a cluster, and wait until it has succeeded."""
-    cluster, config = place
+    cluster, config = cluster_and_config
     staged = staged_files(sys.executable, f"{ROOT}:{TORCHRUN}")
     job = await cluster.submit(job_spec(run, staged, config, identity="d/r/c", started=1_700_000_000))
     status = await end_of(cluster, job.name)
@@ -53,7 +53,7 @@ async def ended(place: tuple[Cluster, Any], run: Run) -> Job:
 
 
 async def test_files_of_the_workload_import_each_other(
-    place: tuple[Cluster, Any], config_folder: Path, monkeypatch: pytest.MonkeyPatch
+    cluster_and_config: tuple[Cluster, Any], config_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {
         "train.py": "import os, helper, json\nprint(json.dumps(helper.seen(os.environ)), flush=True)\n",
@@ -64,23 +64,25 @@ async def test_files_of_the_workload_import_each_other(
         ),
     }
     run = planned(config_folder, monkeypatch, {"command": ["python", "train.py"], "files": files})
-    job = await ended(place, run)
+    job = await ended(cluster_and_config, run)
     lines = [line for line in Path(job.log_path).read_text().splitlines() if '"RANK"' in line]
     without_ours = f'"WORLD_SIZE": "2", "PYTHONPATH": "{TORCHRUN}", "PYTHONSAFEPATH": null'
     assert sorted(lines) == [f'{{"RANK": "{rank}", {without_ours}}}' for rank in (0, 1)]
 
 
 async def test_a_program_that_imports_modules_of_its_folder_is_read_and_valid(
-    place: tuple[Cluster, Any], config_folder: Path, monkeypatch: pytest.MonkeyPatch
+    cluster_and_config: tuple[Cluster, Any], config_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Megatron-LM's `pretrain_gpt.py`, which is in no package, imports `gpt_builders` from beside it, too."""
     program = OWN_PROGRAM / "pretrain_gpt.py"
     run = planned(
         config_folder, monkeypatch, {"command": ["python", str(program), "--train-iters={max_steps}"]}
     )
-    job = await ended(place, run)
+    job = await ended(cluster_and_config, run)
     log = read_log(job.log_path, max_steps=run.max_steps)
-    verdict = validate(run, (await place[0].poll([job.name]))[job.name], log, measured := measure(run, log))
+    verdict = validate(
+        run, (await cluster_and_config[0].poll([job.name]))[job.name], log, measured := measure(run, log)
+    )
     assert verdict.valid, verdict.reason
     assert (len(log.steps), measured.step_time_mean_s) == (50, 0.5)
 
@@ -92,20 +94,23 @@ async def test_a_program_that_imports_modules_of_its_folder_is_read_and_valid(
 )
 async def test_python_is_the_environments_behind_any_first_word(
     first_words: list[str],
-    place: tuple[Cluster, Any],
+    cluster_and_config: tuple[Cluster, Any],
     config_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = [*first_words, "python", "-c", "import sys; print('interpreter', sys.executable, flush=True)"]
-    job = await ended(place, planned(config_folder, monkeypatch, {"command": command}))
+    job = await ended(cluster_and_config, planned(config_folder, monkeypatch, {"command": command}))
     assert Path(job.log_path).read_text().count(f"interpreter {sys.executable}") == 2
 
 
 async def test_a_checkout_is_found_by_a_python_path_in_the_command(
-    place: tuple[Cluster, Any], config_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster_and_config: tuple[Cluster, Any],
+    config_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (package := tmp_path / "checkout" / "titan").mkdir(parents=True)
     (package / "train.py").write_text("print('trained by the checkout', flush=True)\n")
     command = ["env", f"PYTHONPATH={package.parent}", "python", "-m", "titan.train"]
-    job = await ended(place, planned(config_folder, monkeypatch, {"command": command}))
+    job = await ended(cluster_and_config, planned(config_folder, monkeypatch, {"command": command}))
     assert Path(job.log_path).read_text().count("trained by the checkout") == 2

@@ -35,8 +35,8 @@ def run_of(cell: Cell) -> Run:
 
 async def ended(cluster: SlurmCluster, names: Collection[str]) -> dict[str, JobStatus]:
     async def poll() -> dict[str, JobStatus] | None:
-        found = await cluster.poll([*names])
-        return None if any(found[name].state.is_live for name in names) else found
+        description = await cluster.poll([*names])
+        return None if any(description[name].state.is_live for name in names) else description
 
     return await poll_until_async(poll, every_s=1, timeout_s=500) or {}
 
@@ -79,6 +79,6 @@ async def test_a_node_sweep_around_a_running_job(
         provenance = plain.submitted.provenance.model_copy(update={"sweep": "nodes"})
         shared = {"run": run, "status": status, "log": log, "measurement": measured, "verdict": verdict}
         write(store, make_result(name, **shared, provenance=provenance))
-    found = describe_node_pairs(store, "nodes")
-    assert (len(found.nodes), len(found.pairs)) == (4, 6)
-    assert (found.slow_nodes, list(found.slow_links)) == ({}, ["node3 - node7"])
+    description = describe_node_pairs(store, "nodes")
+    assert (len(description.nodes), len(description.pairs)) == (4, 6)
+    assert (description.slow_nodes, list(description.slow_links)) == ({}, ["node3 - node7"])

@@ -42,8 +42,8 @@ def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def planned(**asked: Any) -> Run:
-    made = plan(PlanRequest(**{"workload": "titan-llama3-26.11", **asked}))
+def planned(**options: Any) -> Run:
+    made = plan(PlanRequest(**{"workload": "titan-llama3-26.11", **options}))
     require_trainable(made.all_runs)
     return made.runs[0]
 
@@ -66,7 +66,7 @@ def test_a_script_for_gpus_starts_the_program_on_each_rank(
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
-def place(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
+def cluster_and_config(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
     """Return a cluster and its configuration."""
     make = "make_slurm_config" if request.param == "slurm" else "make_config"
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
@@ -97,13 +97,13 @@ def use_debug_model(path: Path, version: str, assets: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 async def test_torchtitan_trains_and_is_measured_checked_and_stored(
-    place: tuple[Cluster, Any],
+    cluster_and_config: tuple[Cluster, Any],
     titan: tuple[str, Path, Path],
     config: Path,
     make_result: Any,
     tmp_path: Path,
 ) -> None:
-    cluster, cluster_config = place
+    cluster, cluster_config = cluster_and_config
     version, python, assets = titan
     workload = f"titan-llama3-{RELEASES[version]}"
     use_debug_model(config / "workloads" / f"{workload}.yaml", version, assets)

@@ -60,11 +60,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def refusal(**asked: Any) -> str:
+def refusal(**options: Any) -> str:
     """Return the refusal of a run by a DAG's first task, or an empty text if it is accepted."""
     try:
-        workload = asked.pop("workload", "llama3.1")
-        plan_from_params(workload, {"cluster": "site", "size": "8b", "gpus": "8", **asked})
+        workload = options.pop("workload", "llama3.1")
+        plan_from_params(workload, {"cluster": "site", "size": "8b", "gpus": "8", **options})
     except UserError as error:
         return str(error)
     return ""
@@ -89,7 +89,7 @@ def test_variables_that_lead_to_code_are_refused_until_the_file_permits_them(sit
 
 
 def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
-    asked: tuple[dict[str, Any], ...] = (
+    options: tuple[dict[str, Any], ...] = (
         {"environment": {"NCCL_TUNER_PLUGIN": "x"}},
         {"image": "docker.io/somebody/else:1"},
         {"image": "nvcr.io/nvidia/nemo-lookalike:25.02.01"},
@@ -108,10 +108,10 @@ def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
         {"load_checkpoint": "/shared-too/checkpoint", "gpus": "16"},
         {"account": "team-a", "partition": "batch,debug", "additional_slurm_params": "qos=normal"},
     )
-    for values in asked[1:]:
+    for values in options[1:]:
         assert refusal(**values) == "", values
     site.write_text(SITE + LISTS)
-    for values in asked:
+    for values in options:
         assert "is not permitted on cluster site" in refusal(**values), values
     for values in permitted:
         assert refusal(**values) == "", values
@@ -139,8 +139,8 @@ def test_a_runai_cluster_runs_images_though_its_file_names_no_container(site: Pa
 def test_every_command_that_plans_refuses(site: Path, command: tuple[str, ...]) -> None:
     """`run` refuses before it contacts Airflow, which does not run here."""
     site.write_text(SITE + LISTS)
-    asked = ["llama3.1", "--cluster", "site", "--size", "8b", "--gpus", "8", "--account", "finance"]
-    done = CliRunner().invoke(app, [command[0], *asked, *command[1:]])
+    options = ["llama3.1", "--cluster", "site", "--size", "8b", "--gpus", "8", "--account", "finance"]
+    done = CliRunner().invoke(app, [command[0], *options, *command[1:]])
     assert isinstance(done.exception, UserError)
     assert "account 'finance' is not permitted on cluster site" in str(done.exception)
 
@@ -170,10 +170,10 @@ def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site: Path) -
 
 @pytest.mark.long
 def test_an_owner_has_its_own_account_and_no_other(site: Path) -> None:
-    asked = {"cluster": "site", "size": "8b", "gpus": "8"}
+    options = {"cluster": "site", "size": "8b", "gpus": "8"}
 
     def account_of(owner: str, **more: str) -> object:
-        planned = plan_from_params("llama3.1", {**asked, **more}, owner=owner)
+        planned = plan_from_params("llama3.1", {**options, **more}, owner=owner)
         return planned.runs[0].cluster_options.get("account")
 
     site.write_text(f"{SITE}owner_accounts: {{llm-team: llm, vision-team: vision}}\n")

@@ -72,17 +72,17 @@ def test_lines_without_a_job_are_none(text: str) -> None:
 
 async def test_a_job_is_found_in_whatever_partition_it_is(make_spec: MakeSpec) -> None:
     """Nextflow 1151 and 7237: squeue is asked about one partition, and a site moves jobs to another."""
-    asked: list[str] = []
+    words: list[str] = []
 
     async def run(argv: list[str], **_: object) -> CommandResult:
-        asked.extend(argv)
+        words.extend(argv)
         return CommandResult(exit_code=0, stdout="", stderr="")
 
     commands = SlurmCommands(run, cluster="eos", root="/shared")
     await commands.squeue(["job"])
     await commands.sacct("--name", ["job"], ["job"])
-    asked += submit_command(make_spec("job", "true"), root="/shared", folder="/shared/x")
-    assert not [word for word in asked if word.startswith(("-p", "--partition", "--clusters", "-M"))]
+    words += submit_command(make_spec("job", "true"), root="/shared", folder="/shared/x")
+    assert not [word for word in words if word.startswith(("-p", "--partition", "--clusters", "-M"))]
 
 
 ACCOUNTING = {

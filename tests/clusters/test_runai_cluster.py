@@ -142,9 +142,9 @@ async def test_all_jobs_are_asked_for_in_one_list(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
 ) -> None:
     gated = [make_gated(f"job-{number}") for number in range(7)]
-    for one in gated:
-        await runai.submit(one.spec)
-    names = [one.spec.name for one in gated]
+    for job in gated:
+        await runai.submit(job.spec)
+    names = [job.spec.name for job in gated]
 
     async def calls_of_a_poll() -> list[str]:
         before = len(runai_server.journal)
@@ -155,8 +155,8 @@ async def test_all_jobs_are_asked_for_in_one_list(
     runai_server.page_limit = 3
     assert await calls_of_a_poll() == ["GET /workloads"] * 3
     assert {status.state for status in (await runai.poll(names)).values()} <= {"queued", "running"}
-    for one in gated:
-        one.let_go()
+    for job in gated:
+        job.let_go()
     ends = [await end_of(runai, name) for name in names]
     assert {end.state for end in ends} == {JobState.SUCCEEDED}
     assert await calls_of_a_poll() == []  # an end is asked for only once

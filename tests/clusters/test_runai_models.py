@@ -23,12 +23,12 @@ from .conftest import MakeGated, RunaiWith
 @pytest.fixture(scope="module")
 def models() -> Iterator[Any]:
     """Yield runapy's models by name, each imported on its own: all thousand would take 5 s of CPU."""
-    found = importlib.util.find_spec("runai")
-    assert found is not None
-    assert found.origin is not None
+    spec = importlib.util.find_spec("runai")
+    assert spec is not None
+    assert spec.origin is not None
     for name in ("runai", "runai.models"):  # without the packages' own imports
         package = sys.modules[name] = ModuleType(name)
-        package.__path__ = [str(Path(found.origin).parent.joinpath(*name.split(".")[1:]))]
+        package.__path__ = [str(Path(spec.origin).parent.joinpath(*name.split(".")[1:]))]
 
     class ByName:
         def __getattr__(self, name: str) -> Any:
@@ -45,8 +45,8 @@ def models() -> Iterator[Any]:
 def unknown_fields(said: Any, model: BaseModel | list[Any] | None, at: str = "") -> Iterator[str]:
     """Yield the paths of fields that the model lacks: these models drop such fields silently."""
     if isinstance(said, list) and isinstance(model, list):
-        for index, (one, parsed) in enumerate(zip(said, model, strict=True)):
-            yield from unknown_fields(one, parsed, f"{at}[{index}]")
+        for index, (said_item, parsed) in enumerate(zip(said, model, strict=True)):
+            yield from unknown_fields(said_item, parsed, f"{at}[{index}]")
     if not isinstance(said, dict) or not isinstance(model, BaseModel):
         return
     names = {field.alias or name: name for name, field in type(model).model_fields.items()}

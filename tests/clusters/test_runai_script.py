@@ -101,7 +101,7 @@ def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedP
     """Start a script as a pod does; return the ended process."""
     folder.mkdir(exist_ok=True)
     (folder / "job.sh").write_text(script)
-    own = {
+    pod_variables = {
         "STATE": str(folder),
         "DIRECTORY": str(folder),
         "SCRIPT": str(folder / "job.sh"),
@@ -111,7 +111,7 @@ def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedP
         "PODS": "1",
         "NODE": "node-7",
     }
-    environment = {f"STEPTIME_{name}": value for name, value in own.items()}
+    environment = {f"STEPTIME_{name}": value for name, value in pod_variables.items()}
     return captured(["/bin/bash", str(START)], env={"PATH": os.environ["PATH"], **environment, **variables})
 
 

@@ -148,15 +148,15 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
         node.command("sacct", sacct)
         async with connect(make_slurm_config(), node.connections) as cluster:
             polled = await cluster.poll([job.name for job in jobs.values()])
-        found = dict(zip(jobs, polled.values(), strict=True))
-        open_ = {name: status.reason for name, status in found.items() if status.state is JobState.RUNNING}
+        statuses = dict(zip(jobs, polled.values(), strict=True))
+        open_ = {name: status.reason for name, status in statuses.items() if status.state is JobState.RUNNING}
         concluded = {
             name: (status.state, status.exit_code, status.cluster_fault)
-            for name, status in found.items()
+            for name, status in statuses.items()
             if name not in open_
         }
         assert concluded == _CONCLUDED, says
-        for status in (found["good"], found["bad"]):
+        for status in (statuses["good"], statuses["bad"]):
             assert status.started_at
             assert status.ended_at
             assert status.started_at <= status.ended_at <= status.started_at + 60

@@ -253,15 +253,15 @@ def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:
 
 async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
     """Airflow may be away for weeks; without a start time sacct lists only today's jobs."""
-    asked: list[list[str]] = []
+    commands_run: list[list[str]] = []
 
     async def run(argv: list[str], **_: object) -> CommandResult:
-        asked.append(argv)
+        commands_run.append(argv)
         return CommandResult(exit_code=0, stdout="", stderr="")
 
     commands = SlurmCommands(run, cluster="eos", root="/shared")
     assert await commands.sacct("--name", ["one", "two"], ["one", "two"]) == {}
-    (argv,) = asked
+    (argv,) = commands_run
     assert {"sacct", "--duplicates", "--starttime=now-60days", "--name=one,two"} <= set(argv)
 
 
@@ -288,8 +288,8 @@ def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory: str
         raise AssertionError
 
     commands = SlurmCommands(run, cluster="eos", root="/shared")
-    own = record(job_id="1", directory="/shared/runs/a")
-    assert commands.ours([own, record(job_id="2", directory=directory)], ["a"]) == {"a": [own]}
+    of_cluster = record(job_id="1", directory="/shared/runs/a")
+    assert commands.ours([of_cluster, record(job_id="2", directory=directory)], ["a"]) == {"a": [of_cluster]}
 
 
 @pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])

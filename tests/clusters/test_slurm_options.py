@@ -85,8 +85,8 @@ WHAT_BECOMES = (
 
 
 def of_help() -> set[str]:
-    found = re.findall(r"^ +(?:-\w,? +)?--([a-z-]+)", HELP.read_text(), re.MULTILINE)
-    return set(found)
+    names = re.findall(r"^ +(?:-\w,? +)?--([a-z-]+)", HELP.read_text(), re.MULTILINE)
+    return set(names)
 
 
 def of_a_run(option: str) -> str:
@@ -188,10 +188,10 @@ FORMS = (
 
 def test_the_form_of_what_a_run_asks_for() -> None:
     wrong = []
-    for asked, additional, expected in FORMS:
+    for options, additional, expected in FORMS:
         try:
             became: tuple[str, ...] | str = SlurmOptions.of(
-                {**asked, "additional_slurm_params": additional}
+                {**options, "additional_slurm_params": additional}
             ).as_given
         except UserError as error:
             became = str(error)
@@ -201,7 +201,7 @@ def test_the_form_of_what_a_run_asks_for() -> None:
             else expected == became
         )
         if not good:
-            wrong.append(f"{asked} {additional!r}: expected {expected!r}, and it became {became!r}")
+            wrong.append(f"{options} {additional!r}: expected {expected!r}, and it became {became!r}")
     assert not wrong, "\n".join(wrong)
 
 

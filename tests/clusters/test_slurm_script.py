@@ -96,7 +96,7 @@ def test_the_cluster_says_how_gpus_are_asked_for(
     run = planned("llama3.1", size="8b", gpus="16")
     run = run.model_copy(update={"cluster_options": {"gres": switched}})
     wanted = asked(script_of(run, site(gpu_option=gpu_option)))
-    assert [one for one in wanted if one.startswith(("--gres", "--gpus"))] == options
+    assert [option for option in wanted if option.startswith(("--gres", "--gpus"))] == options
 
 
 def test_ranks_that_cannot_be_spread_evenly_are_refused() -> None:
@@ -203,7 +203,9 @@ def test_nsight_starts_every_rank_as_the_document_does(workload: str, report: st
         ]
         assert options[3 : 3 + len(profiled["launch.nsys_extra_args"])] == profiled["launch.nsys_extra_args"]
     if workload == "nemotron4-340b-24.11":
-        assert not [one for one in options if "event-trace" in one], "upstream does not set it in this image"
+        assert not [option for option in options if "event-trace" in option], (
+            "upstream does not set it in this image"
+        )
 
 
 @pytest.mark.parametrize("installed", [True, False])

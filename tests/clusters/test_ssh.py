@@ -95,10 +95,10 @@ async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(
     with monkeypatch.context() as patched:
         ask = asyncssh.sftp.SFTPClientHandler.read
 
-        async def give_up_and_ask(*asked: Any) -> Any:
+        async def give_up_and_ask(*arguments: Any) -> Any:
             while reads:
                 reads.pop().cancel()
-            return await ask(*asked)
+            return await ask(*arguments)
 
         patched.setattr(asyncssh.sftp.SFTPClientHandler, "read", give_up_and_ask)
         reads = [asyncio.create_task(node.read(str(log), 0, 1 << 20))]

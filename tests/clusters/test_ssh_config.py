@@ -52,8 +52,8 @@ async def test_the_way_of_an_ssh_config(way: Way, log_in: Open, tmp_path: Path, 
 
 async def test_the_connection_comes_before_its_ssh_config(way: Way, log_in: Open, tmp_path: Path) -> None:
     path = ssh_config(way, tmp_path, "Host node\n  ProxyJump outer\n  Port 1\n  User nobody")
-    own = by_config(path, jump_connections=["inner"])
-    site = replace(own["site"], port=way.node.port, login=getpass.getuser())
+    with_jumps = by_config(path, jump_connections=["inner"])
+    site = replace(with_jumps["site"], port=way.node.port, login=getpass.getuser())
     node = log_in({**way.connections(), "site": site}, "site")
     assert await where(node) == "node"
     assert (way.outer.logins, way.inner.logins) == (0, 1)

@@ -127,9 +127,9 @@ class Deployment:
         def healthy() -> bool:
             found = self.containers()
             return len(found) == 11 and all(
-                one["State"] == "running"
-                and one["Health"] == ("" if one["Service"] == "cleanup" else "healthy")
-                for one in found
+                container["State"] == "running"
+                and container["Health"] == ("" if container["Service"] == "cleanup" else "healthy")
+                for container in found
             )
 
         try:
@@ -140,7 +140,7 @@ class Deployment:
 
     def kill(self, service: str) -> None:
         """SIGKILL a container's first process from outside the container, so that Docker sees a crash."""
-        container = next(one["ID"] for one in self.containers() if one["Service"] == service)
+        container = next(shown["ID"] for shown in self.containers() if shown["Service"] == service)
         process = self.docker("inspect", "--format={{.State.Pid}}", container).strip()
         program = f"import os; os.kill({process}, 9)"
         image = f"steptime:{self.values['STEPTIME_VERSION']}"

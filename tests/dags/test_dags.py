@@ -55,8 +55,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def dags() -> dict[str, Any]:
     bag = read(shipped("dags"))
     assert bag.import_errors == {}
-    found: dict[str, Any] = bag.dags
-    return found
+    by_id: dict[str, Any] = bag.dags
+    return by_id
 
 
 def test_a_machine_without_clusters_has_the_workloads_with_a_size_for_it(dags: dict[str, Any]) -> None:

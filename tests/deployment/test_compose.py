@@ -93,9 +93,9 @@ def services(compose: Compose) -> dict[str, Any]:
 
 def test_compose_accepts_the_files(resolved: dict[str, Any], variant: str) -> None:
     # Compose 1 prints the services of every profile, Compose 2 only those that it would start.
-    found = set(resolved["services"])
+    composed = set(resolved["services"])
     assert (
-        found - (CELERY_SERVICES - VARIANTS[variant][1])
+        composed - (CELERY_SERVICES - VARIANTS[variant][1])
         == AIRFLOW_SERVICES | DATABASES | VARIANTS[variant][1]
     )
 

@@ -65,7 +65,9 @@ def test_no_key_is_deprecated(values: dict[str, Any], schema: dict[str, Any]) ->
 
 def test_the_documentation_makes_the_volumes_that_are_named(values: dict[str, Any]) -> None:
     text = (ROOT / "docs/reference/team-deployment.md").read_text(encoding="utf-8")
-    claims = {claim["claimName"] for one in values["volumes"] if (claim := one.get("persistentVolumeClaim"))}
+    claims = {
+        claim["claimName"] for entry in values["volumes"] if (claim := entry.get("persistentVolumeClaim"))
+    }
     assert claims == {"steptime-home"}
     assert set(re.findall(r"kind: PersistentVolumeClaim\n +metadata: {name: ([a-z-]+)}", text)) == claims
 
@@ -74,22 +76,22 @@ def test_the_cluster_of_the_example_can_be_loaded(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "clusters").mkdir()
-    [files] = [yaml.safe_load(one["data"]) for one in values["extraConfigMaps"].values()]
+    [files] = [yaml.safe_load(entry["data"]) for entry in values["extraConfigMaps"].values()]
     for name, text in files.items():
         (tmp_path / "clusters" / name).write_text(text)
     for name in ("gpus.yaml", "flops.yaml"):
         (tmp_path / name).symlink_to(ROOT / "config" / name)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
-    environment = {one["name"]: one["value"] for one in values["env"]}
+    environment = {entry["name"]: entry["value"] for entry in values["env"]}
     cluster = load_cluster(environment["STEPTIME_DEFAULT_CLUSTER"])
     assert isinstance(cluster, SlurmConfig)
-    given = {one["envName"] for one in values["secret"]}
+    given = {entry["envName"] for entry in values["secret"]}
     assert f"AIRFLOW_CONN_{cluster.connection.upper()}" in given
 
 
 def test_the_documentation_makes_every_secret(values: dict[str, Any]) -> None:
     text = (ROOT / "docs/reference/team-deployment.md").read_text(encoding="utf-8")
     made = set(re.findall(r"create secret generic ([a-z-]+) ", text))
-    needed = {one["secretName"] for one in values["secret"]} | {values["data"]["metadataSecretName"]}
+    needed = {entry["secretName"] for entry in values["secret"]} | {values["data"]["metadataSecretName"]}
     needed |= {value for name, value in values.items() if name.endswith("SecretName")}
     assert made == needed

@@ -59,7 +59,7 @@ def setup(
     pythons: dict[str, str],
     *,
     uv_finds: str,
-    asked: str = "",
+    arguments: str = "",
     without_venv: tuple[str, ...] = (),
     without_pip: tuple[str, ...] = (),
 ) -> Machine:
@@ -94,7 +94,7 @@ def setup(
         )
     program(uv, UV, log=str(log), found=uv_finds, any_python=str(any_python))
     done = captured(
-        ["./make_environment.sh", ".venv", *([asked] if asked else [])],
+        ["./make_environment.sh", ".venv", *([arguments] if arguments else [])],
         cwd=checkout,
         env={"PATH": str(programs), "HOME": str(tmp_path)},
     )
@@ -144,7 +144,7 @@ def test_a_debian_without_pip_and_venv_is_told(tmp_path: Path) -> None:
 
 def test_the_python_that_is_asked_for_is_taken(tmp_path: Path) -> None:
     pythons = {"python3.11": "3.11.9", "python3.12": "3.12.3"}
-    machine = setup(tmp_path, pythons, uv_finds="python3.11 python3.12", asked="python3.12")
+    machine = setup(tmp_path, pythons, uv_finds="python3.11 python3.12", arguments="python3.12")
     assert (machine.exit_code, machine.made_with) == (0, ["python3.12"])
 
 

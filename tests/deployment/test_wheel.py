@@ -37,21 +37,21 @@ print(json.dumps({"dags": found, "provider": "steptime" in ProvidersManager().pr
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the programs of an environment with the built wheel and the lock's packages, from uv's cache."""
-    place = tmp_path_factory.mktemp("wheel")
+    folder = tmp_path_factory.mktemp("wheel")
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
-    python = str(place / "venv" / "bin" / "python")
+    python = str(folder / "venv" / "bin" / "python")
 
     def run(*arguments: str) -> None:
-        done = captured([uv, *arguments], cwd=place)
+        done = captured([uv, *arguments], cwd=folder)
         assert done.returncode == 0, done.stderr
 
-    run("build", "--quiet", "--wheel", "--out-dir", str(place), str(ROOT))
-    [wheel] = place.glob("steptime-*.whl")
-    run("venv", "--quiet", "--python", sys.executable, str(place / "venv"))
+    run("build", "--quiet", "--wheel", "--out-dir", str(folder), str(ROOT))
+    [wheel] = folder.glob("steptime-*.whl")
+    run("venv", "--quiet", "--python", sys.executable, str(folder / "venv"))
     run("pip", "sync", "--quiet", "--python", python, str(ROOT / "requirements.lock"))
     # With its dependencies, which are installed: the wheel's requirements must fit the locked versions.
     run("pip", "install", "--quiet", "--offline", "--python", python, str(wheel))
-    return place / "venv" / "bin"
+    return folder / "venv" / "bin"
 
 
 def outside(environment: Path, here: Path, *command: str) -> str:

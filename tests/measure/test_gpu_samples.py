@@ -54,9 +54,9 @@ def record(*nodes: dict[str, Any]) -> dict[str, Any]:
 
 
 def said(*nodes: dict[str, Any]) -> str | None:
-    found = gpu_samples(record(*nodes))
-    assert found is not None
-    return what_stands_apart(None, found)
+    samples = gpu_samples(record(*nodes))
+    assert samples is not None
+    return what_stands_apart(None, samples)
 
 
 def others(count: int = 4, seed: int = 0, gpus: int = 8) -> list[dict[str, Any]]:
@@ -105,9 +105,9 @@ def test_what_gpus_do_not_report_is_left_out() -> None:
     silent = dict.fromkeys(
         ("power_w", "sm_clock_mhz", "least_sm_clock_mhz", "memory_clock_mhz", "temperature_c"), [None] * 8
     )
-    found = gpu_samples(record(*(one | silent for one in others())))
-    assert found is not None
-    assert (found.clauses, found.mean_power_w, found.summary) == ({}, None, " (32 GPUs)")
+    samples = gpu_samples(record(*(node_record | silent for node_record in others())))
+    assert samples is not None
+    assert (samples.clauses, samples.mean_power_w, samples.summary) == ({}, None, " (32 GPUs)")
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_the_trainers_own_rate_has_mean_and_deviation_and_memory_its_peak() -> N
     measured = measure_window(log, Window(first=1, last=2))
     assert (measured.tflops_per_gpu_logged, measured.tflops_per_gpu_logged_std) == (503.0, math.sqrt(2))
     assert measured.peak_memory_gib == 5.0
-    one = measure_window(log, Window(first=2, last=2))
-    assert (one.tflops_per_gpu_logged, one.tflops_per_gpu_logged_std) == (504.0, None)
+    over_one_step = measure_window(log, Window(first=2, last=2))
+    assert (over_one_step.tflops_per_gpu_logged, over_one_step.tflops_per_gpu_logged_std) == (504.0, None)
     untold = measure_window(log.model_copy(update={"steps": (Step(0, 1.0),)}), Window(first=0, last=0))
     assert (untold.tflops_per_gpu_logged, untold.peak_memory_gib) == (None, None)

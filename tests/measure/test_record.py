@@ -59,14 +59,14 @@ def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResul
 def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_result: MakeResult) -> None:
     result = make_result()
     launch = {"numa_bound_ranks": 2, "vboost": False}
-    found = {"refused": [], "nodes": [{"node": "n1", "faults": [], "matmul_tflops": 650.5}]}
+    parsed = {"refused": [], "nodes": [{"node": "n1", "faults": [], "matmul_tflops": 650.5}]}
     log = result.log.model_copy(
-        update={"started": {**(result.log.started or {}), "launch": launch}, "node_check": found}
+        update={"started": {**(result.log.started or {}), "launch": launch}, "node_check": parsed}
     )
 
     record = record_of(result, log=log)
 
-    assert (record["launch"], record["node_check"]) == (launch, found)
+    assert (record["launch"], record["node_check"]) == (launch, parsed)
     without = record_of(result)
     assert (without["launch"], without["node_check"]) == ({}, None)
     del without["launch"], without["node_check"]  # as in a record from before these fields
@@ -85,9 +85,9 @@ def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(make_result: Make
 
 def test_a_damaged_record_is_parsed_as_none(make_result: MakeResult) -> None:
     result = make_result()
-    found = parse_record(result.record)
-    assert found is not None
-    assert (found.job, found.nodes) == (result.job, ("localhost",))
+    parsed = parse_record(result.record)
+    assert parsed is not None
+    assert (parsed.job, parsed.nodes) == (result.job, ("localhost",))
     assert [parse_record(changed) for changed in ("{}", "no JSON")] == [None, None]
     with pytest.raises(UserError, match=rf"cannot read the record of the run with the log {result.log.path}"):
         measured_result("{}", {}, None, {"path": result.log.path})

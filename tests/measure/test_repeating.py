@@ -13,7 +13,7 @@ from steptime.recipes.request import PlanRequest
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2, "environment": {"A": "b c"}},
         {"workload": "llama3.1", "gpus": "1", "max_steps": 30, "window": "5:9", "time_limit": "00:05:00"},
@@ -22,9 +22,9 @@ from steptime.recipes.request import PlanRequest
         {"workload": "llama3.1", "size": "70b", "cuda_graphs": True, "tp_comm_overlap": False},
     ],
 )
-def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> None:
-    for run in plan(PlanRequest.model_validate(asked)).all_runs:
-        command = repeat_command(run, make_request(run, asked))
+def test_the_command_to_repeat_a_run_plans_that_run(options: dict[str, Any]) -> None:
+    for run in plan(PlanRequest.model_validate(options)).all_runs:
+        command = repeat_command(run, make_request(run, options))
 
         assert command is not None
         assert command.startswith("steptime run ")
@@ -34,16 +34,16 @@ def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> No
 
 
 def test_a_run_beside_a_checkpoint_is_repeated_without_one() -> None:
-    asked = {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True}
-    for run in plan(PlanRequest.model_validate(asked)).runs:
-        assert [again.experiment for again in plan(make_request(run, asked)).all_runs] == [run.experiment]
+    options = {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True}
+    for run in plan(PlanRequest.model_validate(options)).runs:
+        assert [again.experiment for again in plan(make_request(run, options)).all_runs] == [run.experiment]
 
 
 def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None:
-    asked = {"workload": "llama3.1", "gpus": "2", "repeats": 3, "environment": {"A": "1"}}
-    run = plan(PlanRequest.model_validate(asked)).runs[0].model_copy(update={"environment": {"A": "2"}})
+    options = {"workload": "llama3.1", "gpus": "2", "repeats": 3, "environment": {"A": "1"}}
+    run = plan(PlanRequest.model_validate(options)).runs[0].model_copy(update={"environment": {"A": "2"}})
 
-    request = make_request(run, asked)
+    request = make_request(run, options)
 
     assert (request.repeats, request.environment) == (1, {"A": "2"})
     repeated = run.model_copy(update={"repeat": 3})
@@ -51,9 +51,9 @@ def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None
 
 
 def test_a_run_that_no_recipe_gives_has_no_command() -> None:
-    asked = {"workload": "llama3.1", "gpus": "2"}
-    (run,) = plan(PlanRequest.model_validate(asked)).runs
-    request = make_request(run, asked)
+    options = {"workload": "llama3.1", "gpus": "2"}
+    (run,) = plan(PlanRequest.model_validate(options)).runs
+    request = make_request(run, options)
     assert repeat_command(run, request) is not None
     narrower = run.recipe.model.model_copy(update={"hidden_size": 128})
 
@@ -86,6 +86,6 @@ COMMANDS = {
 
 def test_a_command_names_what_may_change_and_leaves_out_what_is_the_default() -> None:
     for command, options in COMMANDS.items():
-        asked = {"workload": "llama3.1", **options}
-        run = plan(PlanRequest.model_validate(asked)).runs[-1 if "size" not in asked else 0]
-        assert repeat_command(run, make_request(run, asked)) == command
+        request = {"workload": "llama3.1", **options}
+        run = plan(PlanRequest.model_validate(request)).runs[-1 if "size" not in request else 0]
+        assert repeat_command(run, make_request(run, request)) == command

@@ -42,18 +42,18 @@ def times(
 
 
 def named(told: dict[str, Any]) -> list[str]:
-    found = rank_times(told)
-    assert found is not None
-    return [one.name for one in found.stragglers]
+    times_of_ranks = rank_times(told)
+    assert times_of_ranks is not None
+    return [straggler.name for straggler in times_of_ranks.stragglers]
 
 
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_a_slow_rank_is_named_with_its_ratio_and_interval(ranks: int) -> None:
     inside = 0
     for seed in range(50):
-        found = rank_times(record(times(ranks, seed, slow=(2,), by=0.2)))
-        assert found is not None
-        (slow,) = found.stragglers
+        times_of_ranks = rank_times(record(times(ranks, seed, slow=(2,), by=0.2)))
+        assert times_of_ranks is not None
+        (slow,) = times_of_ranks.stragglers
         assert slow.name == "rank 2 on gb-000"
         assert slow.margin < 0.1
         inside += abs(slow.ratio - 1.2) < slow.margin

@@ -47,7 +47,7 @@ def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
     """Yield the ssh client of a login that runs nothing."""
 
     def pids() -> set[int]:
-        return {one.pid for one in processes.logins(slurm.layout)}
+        return {process.pid for process in processes.logins(slurm.layout)}
 
     before = pids()
     ssh = [*login_command(slurm.layout)[:-1], "-N", HOST_ALIAS]
@@ -220,7 +220,9 @@ def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_
 
     def sleepers() -> list[psutil.Process]:
         return [
-            one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[1:] == [seconds]
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if (process.info["cmdline"] or [])[1:] == [seconds]
         ]
 
     stray = f"setsid --fork env --unset=STEPTIME_SLURM sleep {seconds}; sleep {seconds}"

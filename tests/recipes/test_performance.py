@@ -23,7 +23,9 @@ def test_a_later_rule_counts() -> None:
         gpu_type: launched(workload="nemotron4-340b", gpu_type=gpu_type, gpus="512")
         for gpu_type in ("h100", "b200", "gb200", "gb300")
     }
-    connections = {name: one.environment["CUDA_DEVICE_MAX_CONNECTIONS"] for name, one in on_gpu.items()}
+    connections = {
+        name: settings.environment["CUDA_DEVICE_MAX_CONNECTIONS"] for name, settings in on_gpu.items()
+    }
     assert connections == {"h100": "1", "b200": "32", "gb200": "32", "gb300": "1"}
     options = {"workload": "nemotron4", "size": "340b", "gpus": "512"}
     gathers = {

@@ -52,7 +52,7 @@ def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("options", "sentence"),
     [
         (
             {**LLAMA, "tensor_parallel": 3},
@@ -70,9 +70,9 @@ def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
         ({**IMPORTED, "global_batch_size": 512}, "gives Megatron-Bridge no {global_batch_size}"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(asked: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_run_is_refused_with_the_reason(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as refused:
-        plan(parse_request(asked))
+        plan(parse_request(options))
     assert sentence in str(refused.value)
 
 
@@ -80,9 +80,9 @@ def test_it_is_judged_apart_from_the_document_and_its_published_number(
     tmp_path: Path, make_result: Any
 ) -> None:
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
-    own, tuned = planned(**LLAMA), planned(**LLAMA, context_parallel=1, global_batch_size=128)
+    published, tuned = planned(**LLAMA), planned(**LLAMA, context_parallel=1, global_batch_size=128)
     for number in range(7):
-        add(store, make_result, own, f"own-{number}", 5.0 + number / 1000, at=1e9 + number)
+        add(store, make_result, published, f"own-{number}", 5.0 + number / 1000, at=1e9 + number)
     add(store, make_result, tuned, "tuned", 9.0, at=2e9)
 
     [row] = judgement_queries.rows_with_judgements(store, Series.from_run(tuned).key)

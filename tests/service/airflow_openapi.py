@@ -21,22 +21,22 @@ def check(method: str, path: str, query: set[str], body: Any, status: int, answe
     """
     if not path.startswith(_PREFIX):
         return
-    asked = f"{method} {path}"
+    request = f"{method} {path}"
     operation = next((paths[method.lower()] for form, paths in _paths() if form.fullmatch(path)), None)
-    assert operation is not None, f"Airflow has no {asked}"
-    known = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
-    assert query <= known, f"{asked} has no parameter {query - known}"
+    assert operation is not None, f"Airflow has no {request}"
+    known = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"}
+    assert query <= known, f"{request} has no parameter {query - known}"
     if body is not None:
-        _validate(operation["requestBody"], body, _document()["components"], asked)
+        _validate(operation["requestBody"], body, _document()["components"], request)
     if 200 <= status < 300:
-        assert str(status) in operation["responses"], f"{asked} never answers {status}"
-        _validate(operation["responses"][str(status)], answer, _partial(), f"the answer to {asked}")
+        assert str(status) in operation["responses"], f"{request} never answers {status}"
+        _validate(operation["responses"][str(status)], answer, _partial(), f"the answer to {request}")
 
 
 def _validate(part: Any, value: Any, components: Any, what: str) -> None:
     schema = {**part["content"]["application/json"]["schema"], "components": components}
     errors = jsonschema.Draft202012Validator(schema).iter_errors(value)
-    assert not (found := [error.message for error in errors]), f"{what}: {found}"
+    assert not (problems := [error.message for error in errors]), f"{what}: {problems}"
 
 
 @functools.cache

@@ -39,8 +39,8 @@ def task(
 
 
 def told(*tasks: dict[str, Any]) -> list[tuple[str, str]]:
-    found = run_lines(TaskInstance.model_validate(one) for one in tasks)
-    return [(line.label, line.state) for line in found]
+    lines = run_lines(TaskInstance.model_validate(instance) for instance in tasks)
+    return [(line.label, line.state) for line in lines]
 
 
 def test_one_line_for_each_run_and_each_single_task() -> None:
@@ -62,7 +62,7 @@ def test_every_state_that_airflow_has_is_known() -> None:
     under_way = {*following._WAITING, *following._AT_WORK} - {None}
     assert {state.value for state in TaskInstanceState} == ended | under_way
     tasks = [TaskInstance.model_validate(task("wait", state.value)) for state in TaskInstanceState]
-    assert {one.state for one in tasks if one.is_under_way} == under_way
+    assert {instance.state for instance in tasks if instance.is_under_way} == under_way
     [listed] = re.findall(r"UNFINISHED = (\[.*\]);", AGAIN.read_text(encoding="utf-8"))
     assert set(json.loads(listed)) == under_way
 
@@ -77,7 +77,7 @@ def test_the_failed_task_decides() -> None:
 
 def at(second: int, *tasks: dict[str, Any]) -> str:
     now = datetime(2026, 11, 21, 3, second // 60, second % 60, tzinfo=UTC).timestamp()
-    return progress(run_lines(TaskInstance.model_validate(one) for one in tasks), 4, now)
+    return progress(run_lines(TaskInstance.model_validate(instance) for instance in tasks), 4, now)
 
 
 def test_progress_is_how_many_are_done_and_about_how_long_the_others_take() -> None:
@@ -203,8 +203,8 @@ def test_an_answer_that_is_lost_long_after_the_start_is_waited_for(
     def sleep(_seconds: float) -> None:
         clock.now += 60
 
-    own = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now, sleep=sleep)
-    monkeypatch.setattr(following, "time", own)
+    patched = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now, sleep=sleep)
+    monkeypatch.setattr(following, "time", patched)
     running, ended = (
         {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r1", "state": s} for s in ("running", "success")
     )

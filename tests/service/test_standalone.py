@@ -97,9 +97,9 @@ def test_up_starts_everything_and_down_leaves_nothing(home: Path) -> None:
     assert now.running_dag_runs == ("own/r1",)
     assert now.restarts == dict.fromkeys(supervisor.COMPONENTS, 0)
 
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     assert down(quiet) is True
-    assert time.monotonic() - asked < supervisor.STOP_GRACE_S, "it waited for a task or an idle worker"
+    assert time.monotonic() - requested_at < supervisor.STOP_GRACE_S, "it waited for a task or an idle worker"
     assert not any(alive(pid) for pid in started)
     assert running() is None
     assert not status().running

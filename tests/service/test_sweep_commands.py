@@ -95,7 +95,7 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
                 }
                 for name, label in names.items()
             ]
-    listed = [one | {"try_number": 1} for one in tasks]
+    listed = [task | {"try_number": 1} for task in tasks]
     run = "/api/v2/dags/steptime_sweep/dagRuns/sweep"
     cleared = "POST /api/v2/dags/steptime_sweep/clearTaskInstances"
     api.answers |= {
@@ -121,7 +121,7 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
 
     assert steptime(f"sweep again sweep {cells[1]}") == 0
     again = api.asked(cleared)[-1]["task_ids"]
-    assert {tuple(one) for one in again[:-1]} == {
+    assert {tuple(task) for task in again[:-1]} == {
         (f"{group}.{name}", index)
         for group, index in (("performance", 1), ("checkpoint.save", 0), ("checkpoint.load", 0))
         for name in ("submit", "wait", "publish")

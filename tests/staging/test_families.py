@@ -95,7 +95,7 @@ def test_nemotron4_is_trained_in_any_image(image: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("fields", "message"),
     [
         (
             {"workload": "llama3.1", "size": "70b"},
@@ -107,9 +107,9 @@ def test_nemotron4_is_trained_in_any_image(image: str | None) -> None:
         ),
     ],
 )
-def test_nemo_1_is_asked_for_nothing_else(asked: dict[str, Any], message: str) -> None:
+def test_nemo_1_is_asked_for_nothing_else(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        require_trainable(planned(f"registry.example/{NEMO_1}", **asked))
+        require_trainable(planned(f"registry.example/{NEMO_1}", **fields))
 
 
 def test_sizes_that_the_trainer_refuses_are_refused_before_anything_is_staged() -> None:

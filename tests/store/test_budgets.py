@@ -100,8 +100,8 @@ def ended(state: JobState, started: str | None, at: str) -> JobStatus:
 
 
 def balance(now: float = NOW) -> BudgetBalance:
-    [found] = budget_balances(["eos"], now=now)
-    return found
+    [of_eos] = budget_balances(["eos"], now=now)
+    return of_eos
 
 
 def counted(now: float = NOW) -> tuple[float, float]:

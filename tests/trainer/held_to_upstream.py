@@ -97,11 +97,11 @@ def _nsight_settings(script: str) -> dict[str, Any]:
     options = re.findall(r"^  '?(--[a-z-]+=[^\s']+)'? \\$", script.partition("  nsys \\\n")[2], re.MULTILINE)
     if not options:
         return {}
-    (trace,) = (one.removeprefix("--trace=") for one in options if one.startswith("--trace="))
-    own = ("--trace=", "--sample=", "--output=")
+    (trace,) = (option.removeprefix("--trace=") for option in options if option.startswith("--trace="))
+    of_steptime = ("--trace=", "--sample=", "--output=")
     return {
         "launch.nsys_trace": trace.split(","),
-        "launch.nsys_extra_args": [one for one in options if not one.startswith(own)],
+        "launch.nsys_extra_args": [option for option in options if not option.startswith(of_steptime)],
     }
 
 
@@ -127,7 +127,7 @@ def differences(document: str, ours: Flat, upstream: Flat) -> Iterator[Differenc
     ours, upstream = _renamed(ours), _renamed(upstream)
     names = {*upstream, *(name for name in ours if name.startswith(WHOLE))}
     for name in sorted(names):
-        mine, theirs = (_off_is_none(one.get(name)) for one in (ours, upstream))
+        mine, theirs = (_off_is_none(flat.get(name)) for flat in (ours, upstream))
         if mine != theirs:
             yield Difference(document, name, mine, theirs)
 
@@ -144,21 +144,22 @@ def _off_is_none(value: Any) -> Any:
     return None if value is False or value in ("", [], {}) else value
 
 
-def unexplained(found: list[Difference], decided: tuple[Decision, ...]) -> list[str]:
+def unexplained(all_differences: list[Difference], decided: tuple[Decision, ...]) -> list[str]:
     """Return a line for each difference without a decision, and for each decision without a difference."""
     lines: dict[str, int] = {}
     used: set[tuple[int, str, str]] = set()
-    for one in found:
+    for difference in all_differences:
         matching = [
-            (number, pattern, one.document)
+            (number, pattern, difference.document)
             for number, decision in enumerate(decided)
-            if not decision.documents or one.document in decision.documents
+            if not decision.documents or difference.document in decision.documents
             for pattern in decision.settings
-            if fnmatch.fnmatchcase(one.setting, pattern)
+            if fnmatch.fnmatchcase(difference.setting, pattern)
         ]
         used.update(matching)
         if not matching:
-            line = f"{one.document}: {one.setting} is {one.ours!r}, upstream's {one.upstream!r}"
+            values = f"{difference.ours!r}, upstream's {difference.upstream!r}"
+            line = f"{difference.document}: {difference.setting} is {values}"
             lines[line] = lines.get(line, 0) + 1
     needed = used | {(number, pattern, "") for number, pattern, _ in used}
     stale = [

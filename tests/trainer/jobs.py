@@ -180,13 +180,13 @@ class WarmTrainer:
         """Run a program that imports NeMo; after a hang fail with every process's stacks in the log."""
         if self._process.poll() is not None:  # it hung in another test
             self._process = self._start()
-        asked = {"folder": str(folder), "program": program, "arguments": arguments}
+        request = {"folder": str(folder), "program": program, "arguments": arguments}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(JOB_TIMEOUT_S, os.killpg, (self._process.pid, signal.SIGABRT))
         late.start()
         try:
-            print(json.dumps(asked), file=self._process.stdin, flush=True)
+            print(json.dumps(request), file=self._process.stdin, flush=True)
             exit_code = self._process.stdout.readline()
         finally:
             late.cancel()

@@ -270,7 +270,7 @@ def _is_target(name: str, assignment: ast.Assign) -> bool:
 
 
 def _position(function: ast.FunctionDef, name: str) -> int | None:
-    names = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
+    names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
     return names.index(name) if name in names else None
 
 

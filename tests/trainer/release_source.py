@@ -16,7 +16,7 @@ PACKAGES = ("nemo", "megatron")
 
 
 @dataclass(frozen=True)
-class Found:
+class Definition:
     """The definition that a dotted name stands for."""
 
     module: str
@@ -25,7 +25,7 @@ class Found:
     """A class or function; None for a module, or for a value that is not looked into."""
 
 
-OUTSIDE = Found("")
+OUTSIDE = Definition("")
 
 
 class Parameters(NamedTuple):
@@ -60,87 +60,87 @@ class Source:
         self._names = functools.cache(self._read_names)
         self.find = functools.cache(self._find)
 
-    def _find(self, dotted: str) -> Found | None:
+    def _find(self, dotted: str) -> Definition | None:
         """Return what a dotted name stands for, or None if this release has no such name."""
-        found: Found | None = Found(dotted.split(".", 1)[0])
+        definition: Definition | None = Definition(dotted.split(".", 1)[0])
         for name in dotted.split(".")[1:]:
-            if found is None or found is OUTSIDE:
-                return found
-            if found.node is not None:
-                return found if self.has_attribute(found, name) is not False else None
-            found = self._member(found.module, name)
-        return found
+            if definition is None or definition is OUTSIDE:
+                return definition
+            if definition.node is not None:
+                return definition if self.has_attribute(definition, name) is not False else None
+            definition = self._member(definition.module, name)
+        return definition
 
-    def parameters(self, found: Found) -> Parameters | None:
+    def parameters(self, definition: Definition) -> Parameters | None:
         """Return the parameters of a function or of a class's constructor; None if they are unknown."""
-        if isinstance(found.node, ast.FunctionDef):
-            return _of_function(found.node)
-        if not isinstance(found.node, ast.ClassDef):
+        if isinstance(definition.node, ast.FunctionDef):
+            return _of_function(definition.node)
+        if not isinstance(definition.node, ast.ClassDef):
             return None
         names: set[str] = set()
-        for one in self._ancestry(found):
-            if not isinstance(one.node, ast.ClassDef):
+        for ancestor in self._ancestry(definition):
+            if not isinstance(ancestor.node, ast.ClassDef):
                 return Parameters(frozenset(names), takes_more=True)
-            own = _definition(one.node, "__init__")
-            if own is not None:
-                told = _of_function(own)
+            constructor = _definition(ancestor.node, "__init__")
+            if constructor is not None:
+                told = _of_function(constructor)
                 names |= told.names
                 if not told.takes_more:
                     return Parameters(frozenset(names), takes_more=False)
-            elif _is_dataclass(one.node):
-                names.update(self._dataclass_fields(one))
+            elif _is_dataclass(ancestor.node):
+                names.update(self._dataclass_fields(ancestor))
                 return Parameters(frozenset(names), takes_more=False)
         return Parameters(frozenset(names), takes_more=False)
 
-    def has_attribute(self, found: Found, name: str) -> bool | None:
+    def has_attribute(self, definition: Definition, name: str) -> bool | None:
         """Return whether a class or its objects have an attribute; None if that is decided outside."""
-        if not isinstance(found.node, ast.ClassDef):
+        if not isinstance(definition.node, ast.ClassDef):
             return None
         outside = False
-        for one in self._ancestry(found):
-            if not isinstance(one.node, ast.ClassDef):
+        for ancestor in self._ancestry(definition):
+            if not isinstance(ancestor.node, ast.ClassDef):
                 outside = True
-            elif name in _attributes(one.node):
+            elif name in _attributes(ancestor.node):
                 return True
         return None if outside else False
 
     def keys_read(self, *packages: str) -> set[str]:
         """Return the names by which the packages may read a config: keys, attributes, fields, parameters."""
-        found: set[str] = set()
+        keys: set[str] = set()
         for module, (archive, path) in self._files.items():
             if f"{module}.".startswith(tuple(f"{package}." for package in packages)):
                 for node in ast.walk(_parsed(archive.read(path))):
-                    found.update(_read_by(node))
-        return found
+                    keys.update(_read_by(node))
+        return keys
 
-    def _dataclass_fields(self, found: Found) -> Iterator[str]:
-        for one in self._ancestry(found):
-            if isinstance(one.node, ast.ClassDef) and _is_dataclass(one.node):
-                for statement in one.node.body:
+    def _dataclass_fields(self, definition: Definition) -> Iterator[str]:
+        for ancestor in self._ancestry(definition):
+            if isinstance(ancestor.node, ast.ClassDef) and _is_dataclass(ancestor.node):
+                for statement in ancestor.node.body:
                     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                         yield statement.target.id
 
-    def _ancestry(self, found: Found) -> Iterator[Found]:
+    def _ancestry(self, definition: Definition) -> Iterator[Definition]:
         """Yield the class and its bases, depth first; OUTSIDE stands for a base in no package here."""
-        yield found
-        if isinstance(found.node, ast.ClassDef):
-            for base in found.node.bases:
+        yield definition
+        if isinstance(definition.node, ast.ClassDef):
+            for base in definition.node.bases:
                 name = dotted(base)
                 if name == "object":
                     continue
-                inherited = self._find_from(found.module, name) if name else None
+                inherited = self._find_from(definition.module, name) if name else None
                 yield from self._ancestry(inherited) if inherited else (OUTSIDE,)
 
-    def _find_from(self, module: str, dotted: str) -> Found | None:
+    def _find_from(self, module: str, dotted: str) -> Definition | None:
         """Return what a name in a module's text stands for."""
-        found: Found | None = Found(module)
+        definition: Definition | None = Definition(module)
         for name in dotted.split("."):
-            if found is None or found is OUTSIDE or found.node is not None:
-                return None if found is None else OUTSIDE
-            found = self._member(found.module, name)
-        return found
+            if definition is None or definition is OUTSIDE or definition.node is not None:
+                return None if definition is None else OUTSIDE
+            definition = self._member(definition.module, name)
+        return definition
 
-    def _member(self, module: str, name: str) -> Found | None:
+    def _member(self, module: str, name: str) -> Definition | None:
         if (module, name) in self._under_way:  # a package may import its own modules from itself
             return None
         self._under_way.add((module, name))
@@ -149,34 +149,34 @@ class Source:
         finally:
             self._under_way.remove((module, name))
 
-    def _bound_or_module(self, module: str, name: str) -> Found | None:
+    def _bound_or_module(self, module: str, name: str) -> Definition | None:
         bound, stars = self._names(module)
         outside = False
-        for one in bound.get(name, ()):
-            if isinstance(one, tuple):
-                found = self._imported(*one)
-            elif isinstance(one, ast.ClassDef | ast.FunctionDef):
-                found = Found(module, one)
-            elif isinstance(one, ast.Name) and one.id != name:
-                found = self._member(module, one.id) or OUTSIDE
+        for binding in bound.get(name, ()):
+            if isinstance(binding, tuple):
+                definition = self._imported(*binding)
+            elif isinstance(binding, ast.ClassDef | ast.FunctionDef):
+                definition = Definition(module, binding)
+            elif isinstance(binding, ast.Name) and binding.id != name:
+                definition = self._member(module, binding.id) or OUTSIDE
             else:
-                found = OUTSIDE  # a value, not looked into
-            if found not in (None, OUTSIDE):
-                return found
-            outside |= found is OUTSIDE
+                definition = OUTSIDE  # a value, not looked into
+            if definition not in (None, OUTSIDE):
+                return definition
+            outside |= definition is OUTSIDE
         for star in stars:
-            found = self._member(star, name) if star in self._files else None
-            if found is not None:
-                return found
+            definition = self._member(star, name) if star in self._files else None
+            if definition is not None:
+                return definition
         if f"{module}.{name}" in self._folders:
-            return Found(f"{module}.{name}")
+            return Definition(f"{module}.{name}")
         return OUTSIDE if outside else None
 
-    def _imported(self, module: str, name: str) -> Found | None:
+    def _imported(self, module: str, name: str) -> Definition | None:
         if module.split(".", 1)[0] not in PACKAGES:
             return OUTSIDE
         if not name:
-            return Found(module) if module in self._folders else None
+            return Definition(module) if module in self._folders else None
         return self._member(module, name) if module in self._folders else None
 
     def _read_names(self, module: str) -> _Names:
@@ -255,14 +255,14 @@ def _read_by(node: ast.AST) -> Iterator[str]:
 
 def _of_function(function: ast.FunctionDef) -> Parameters:
     arguments = function.args
-    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return Parameters(frozenset(names) - {"self", "cls"}, takes_more=arguments.kwarg is not None)
 
 
 def _definition(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    for one in owner.body:
-        if isinstance(one, ast.FunctionDef) and one.name == name:
-            return one
+    for statement in owner.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == name:
+            return statement
     return None
 
 
@@ -274,11 +274,11 @@ def _is_dataclass(owner: ast.ClassDef) -> bool:
 def _attributes(owner: ast.ClassDef) -> frozenset[str]:
     """Return the methods, the names in the class body, and what its methods set on `self`."""
     names: set[str] = set()
-    for one in owner.body:
-        if isinstance(one, ast.FunctionDef):
-            names.add(one.name)
-        elif isinstance(one, ast.Assign | ast.AnnAssign):
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+    for statement in owner.body:
+        if isinstance(statement, ast.FunctionDef):
+            names.add(statement.name)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             names.update(target.id for target in targets if isinstance(target, ast.Name))
     for node in ast.walk(owner):
         if (

@@ -49,10 +49,10 @@ def sampled(folder: Path, ranks: int = 4) -> dict[str, Any] | None:
 @pytest.mark.parametrize("driver", ["none", "old driver"])
 def test_a_node_says_what_its_gpus_did(node: Callable[[str], None], tmp_path: Path, driver: str) -> None:
     node(driver)
-    found = sampled(tmp_path)
-    assert found is not None
-    assert found.pop("samples") >= 2
-    assert found == {
+    samples = sampled(tmp_path)
+    assert samples is not None
+    assert samples.pop("samples") >= 2
+    assert samples == {
         **{"node": "gb-017", "gpus": [0, 1, 2, 3], "power_w": [612.4] * 4},
         **{"sm_clock_mhz": [1755] * 4, "least_sm_clock_mhz": [1755] * 4, "clocks_down_since": None},
         **{"memory_clock_mhz": [2619] * 4, "temperature_c": [58] * 4},
@@ -67,19 +67,19 @@ def test_a_node_says_what_its_gpus_did(node: Callable[[str], None], tmp_path: Pa
 @pytest.mark.long
 def test_a_throttled_gpu_and_link_errors_are_told(node: Callable[[str], None], tmp_path: Path) -> None:
     node("throttled")
-    found = sampled(tmp_path / "throttled")
-    assert found is not None
-    assert (found["sm_clock_mhz"], found["temperature_c"]) == ([1755] * 3 + [1410], [58] * 3 + [89])
-    assert found["slowed_percent"]["hw_thermal_slowdown"] == [0, 0, 0, 100]
+    samples = sampled(tmp_path / "throttled")
+    assert samples is not None
+    assert (samples["sm_clock_mhz"], samples["temperature_c"]) == ([1755] * 3 + [1410], [58] * 3 + [89])
+    assert samples["slowed_percent"]["hw_thermal_slowdown"] == [0, 0, 0, 100]
     for fault, counter in (("link errors", "crc"), ("link errors on Blackwell", "rx remote")):
         node(fault)
-        found = sampled(tmp_path / fault)
-        assert found is not None
-        assert [*found["link_errors"]] == [f"GPU 3 NVLink 5 {counter}"]
+        samples = sampled(tmp_path / fault)
+        assert samples is not None
+        assert [*samples["link_errors"]] == [f"GPU 3 NVLink 5 {counter}"]
     node("xid")
-    found = sampled(tmp_path / "xid")
-    assert found is not None
-    assert found["xid_errors"] == ["Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"]
+    samples = sampled(tmp_path / "xid")
+    assert samples is not None
+    assert samples["xid_errors"] == ["Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"]
 
 
 @pytest.mark.long
@@ -88,9 +88,9 @@ def test_gpus_are_those_that_the_ranks_use(
 ) -> None:
     node("none")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7,1")
-    found = sampled(tmp_path, ranks=2)
-    assert found is not None
-    assert found["gpus"] == [6, 7]
+    samples = sampled(tmp_path, ranks=2)
+    assert samples is not None
+    assert samples["gpus"] == [6, 7]
 
 
 def test_without_a_gpu_there_is_no_summary_and_no_delay(
@@ -137,15 +137,15 @@ def test_a_short_window_is_summarised_with_steps_before_it(
     max_steps: int, window: tuple[int, int], steps: tuple[int, int]
 ) -> None:
     run = planned(max_steps=max_steps, window=Window(first=window[0], last=window[1]))
-    found = gpu_samples.sampled_steps(run)
-    assert (found[0], found[-1]) == steps
+    samples = gpu_samples.sampled_steps(run)
+    assert (samples[0], samples[-1]) == steps
 
 
 def test_clocks_are_down_since_they_stay_below_what_they_were() -> None:
     def since(*clocks: int) -> float | None:
         lines = (f"0, 600, {clock}, 2619, 60, 0, 0, 0x0" for clock in clocks)
         samples = [read_sample(line, at) for at, line in enumerate(lines)]
-        return clocks_down_since([one for one in samples if one is not None])
+        return clocks_down_since([sample for sample in samples if sample is not None])
 
     assert since(1755, 1750, 1755) is None
     assert since(1755, 1410, 1755, 1410, 1400) == 3
@@ -216,16 +216,16 @@ def test_a_training_tells_its_slow_rank_and_its_hot_gpu(warm_trainer: WarmTraine
     assert slow.name == f"rank 3 on {times.nodes[0]}"
     assert 1.3 < slow.ratio < 2.2, "layers are most of the forward pass"
 
-    found = parsed(log.gpu_samples)
-    assert found is not None
-    [own] = found.nodes
-    assert own.gpus == (0, 1, 2, 3)
-    assert own.samples >= 2
+    samples = parsed(log.gpu_samples)
+    assert samples is not None
+    [node_samples] = samples.nodes
+    assert node_samples.gpus == (0, 1, 2, 3)
+    assert node_samples.samples >= 2
     measured, power_w = measure(run, log), 3 * 612.4 + 401.1
     assert measured.gpu_power_mean_w == pytest.approx(power_w / 4)
     tokens = run.recipe.model.seq_length * run.recipe.global_batch_size
     assert measured.joules_per_token == pytest.approx(power_w * measured.step_time_mean_s / tokens)
-    assert what_stands_apart(None, found) == (
-        f"node {own.node}: GPU 3 31 °C hotter, GPU 3 clocks down to 1,410 MHz, slowed down by heat in 100 % "
-        "of the samples"
+    assert what_stands_apart(None, samples) == (
+        f"node {node_samples.node}: GPU 3 31 °C hotter, GPU 3 clocks down to 1,410 MHz, slowed down by heat "
+        "in 100 % of the samples"
     )

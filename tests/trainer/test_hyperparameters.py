@@ -13,7 +13,7 @@ from .jobs import write_run
 
 
 @pytest.mark.parametrize(
-    ("asked", "step", "printed"),
+    ("options", "step", "printed"),
     [
         ({"workload": "llama3.1", "size": "8b", "gpu_type": "h100"}, 49, "7.496e-06"),
         ({"workload": "nemotron4", "size": "15b", "gpu_type": "h100"}, 49, "4.491e-06"),
@@ -21,7 +21,7 @@ from .jobs import write_run
         ({"workload": "nemotron4", "size": "tiny", "gpu_type": "cpu"}, 49, "0.0003"),
     ],
 )
-def test_the_rate_of_a_step(tmp_path: Path, asked: dict[str, Any], step: int, printed: str) -> None:
-    run = plan(PlanRequest.model_validate(asked)).runs[0]
+def test_the_rate_of_a_step(tmp_path: Path, options: dict[str, Any], step: int, printed: str) -> None:
+    run = plan(PlanRequest.model_validate(options)).runs[0]
     (path,) = write_run(run, tmp_path)
     assert f"{learning_rate(read_run(Path(path)), step):.4g}" == printed

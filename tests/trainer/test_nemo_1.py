@@ -35,9 +35,9 @@ sys.exit(main())
 """
 
 
-def planned(**asked: Any) -> Run:
+def planned(**options: Any) -> Run:
     request = {"workload": "nemotron4-340b-24.11", "gpu_type": "h100", "size": "340b", "gpus": "128"}
-    return plan(PlanRequest.model_validate(request | asked)).runs[0]
+    return plan(PlanRequest.model_validate(request | options)).runs[0]
 
 
 def on_one_gpu(run: Run) -> Run:
@@ -53,7 +53,7 @@ def test_the_plan_decides_nothing_that_the_file_says(tmp_path: Path) -> None:
         rank=0, world_size=128, local_world_size=8, threads=1, by_launcher=True, on_one_host=False
     )
     (path,) = write_run(planned(), tmp_path)
-    decided = {one.split("=")[0][2:] for one in overrides(read_run(Path(path)), launch, tmp_path)}
+    decided = {override.split("=")[0][2:] for override in overrides(read_run(Path(path)), launch, tmp_path)}
     assert decided.isdisjoint(dict(nemo1._flat(yaml.safe_load(CONFIG.read_text()))))
 
 

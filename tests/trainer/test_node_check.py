@@ -157,22 +157,22 @@ def two_ranks(warm_trainer: WarmTrainer, tmp_path: Path) -> Callable[..., tuple[
 
 @pytest.mark.trainer
 def test_two_ranks_measure_their_rates(two_ranks: Any) -> None:
-    done, found = two_ranks()
+    done, result = two_ranks()
     assert done.exit_code == 0, done.log
-    assert f"steptime.node_check {json.dumps(found)}" in done.log.splitlines()
-    assert found["refused"] == []
-    assert (found["all_reduce"]["ranks"], found["all_reduce"]["backend"]) == (2, "gloo")
-    assert found["all_reduce"]["bus_gb_per_s"] > 0
-    [here] = found["nodes"]
+    assert f"steptime.node_check {json.dumps(result)}" in done.log.splitlines()
+    assert result["refused"] == []
+    assert (result["all_reduce"]["ranks"], result["all_reduce"]["backend"]) == (2, "gloo")
+    assert result["all_reduce"]["bus_gb_per_s"] > 0
+    [here] = result["nodes"]
     assert 0 < here["matmul_tflops"] < 20, "no core multiplies 20 TFLOPS in fp32"
-    assert found["seconds"] > 0
+    assert result["seconds"] > 0
 
 
 @pytest.mark.trainer
 def test_a_rank_that_is_too_slow_condemns_its_node(two_ranks: Any) -> None:
-    done, found = two_ranks("--least-matmul-tflops=1000")
+    done, result = two_ranks("--least-matmul-tflops=1000")
     assert done.exit_code == node_check.REFUSED, done.log
-    [here] = found["nodes"]
+    [here] = result["nodes"]
     assert [fault.partition(" multiplies")[0] for fault in here["faults"]] == ["rank 0", "rank 1"]
     assert f"multiplies matrices at {here['matmul_tflops']:.4g} TFLOPS, below 1000" in str(here["faults"])
     assert f"steptime: the node check refuses {here['node']}: {here['faults'][0]}" in done.log

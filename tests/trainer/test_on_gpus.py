@@ -21,8 +21,8 @@ def told(warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) ->
     program = Path(__file__).parent / "programs" / "on_gpus.py"
     done = warm_trainer.run(str(program), write_run(run, folder), folder=folder)
     assert done.exit_code == 0, done.log
-    found: dict[str, Any] = json.loads(done.log.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.log.splitlines()[-1])
+    return result
 
 
 def test_pipeline_stages_draw_from_seeds_of_their_own(told: dict[str, Any]) -> None:

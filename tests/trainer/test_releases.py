@@ -150,7 +150,7 @@ def reached(use: Use, release: Release, releases: Sequence[Release]) -> bool:
     for name in (condition.name for condition in use.conditions if condition.value is ARGUMENT):
         # A condition is about this callable only if the callable has such an argument in some release.
         if any(has_argument(use.of, name, other.source) for other in releases):
-            wanted = next(one.holds for one in use.conditions if one.name == name)
+            wanted = next(known.holds for known in use.conditions if known.name == name)
             if has_argument(use.of, name, release.source) is not wanted:
                 return False
     if release.rows is None:
@@ -161,31 +161,35 @@ def reached(use: Use, release: Release, releases: Sequence[Release]) -> bool:
         family = Path(use.where.partition(":")[0]).stem
         if family != "families" and family not in {row["architecture"] for row in release.rows}:
             return False
-    asked = [one for one in use.conditions if one.value is not ARGUMENT and one.name in release.rows[0]]
-    return any(all((row[one.name] == one.value) is one.holds for one in asked) for row in release.rows)
+    decided = [
+        known for known in use.conditions if known.value is not ARGUMENT and known.name in release.rows[0]
+    ]
+    return any(
+        all((row[known.name] == known.value) is known.holds for known in decided) for row in release.rows
+    )
 
 
 def has_argument(of: str, name: str, source: Source) -> bool:
-    found = source.find(of)
-    parameters = source.parameters(found) if found else None
+    definition = source.find(of)
+    parameters = source.parameters(definition) if definition else None
     return parameters is not None and name in parameters.names
 
 
 def is_there(use: Use, source: Source) -> bool | None:
     """Return whether a release has what is used; None if its source cannot tell."""
-    found = source.find(use.of)
-    if found is None:
+    definition = source.find(use.of)
+    if definition is None:
         return use.optional
     if use.kind == "name" or use.optional:
         return True
     if use.kind == "argument":
         if has_argument(use.of, use.name, source):
             return True
-        parameters = source.parameters(found)
+        parameters = source.parameters(definition)
         return None if parameters is None or parameters.takes_more else False
-    if found.node is None:  # a module's member, given as text
+    if definition.node is None:  # a module's member, given as text
         return source.find(f"{use.of}.{use.name}") is not None
-    return use.name == "__init__" or source.has_attribute(found, use.name)
+    return use.name == "__init__" or source.has_attribute(definition, use.name)
 
 
 def test_every_name_is_in_every_release(releases: list[Release]) -> None:

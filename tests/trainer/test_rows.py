@@ -59,9 +59,9 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def planned(row: ConfigurationRow, **mode: Any) -> Run:
     """Return the run of a row, on a cluster with its GPUs."""
-    asked = row.model_dump(include={"size", "dtype", "gpu_type", "scaling"})
+    options = row.model_dump(include={"size", "dtype", "gpu_type", "scaling"})
     return plan(
-        PlanRequest(workload=row.recipe, gpus=str(row.gpus), cluster=row.gpu_type, **asked, **mode)
+        PlanRequest(workload=row.recipe, gpus=str(row.gpus), cluster=row.gpu_type, **options, **mode)
     ).runs[0]
 
 
@@ -69,11 +69,11 @@ def of_modes() -> Iterator[tuple[ConfigurationRow, Run]]:
     """Yield the largest row of each model, GPU type and dtype, in each mode that both sides have for it."""
     largest = {(row.recipe, row.size, row.dtype, row.gpu_type): row for row in trained_rows()}
     for row in largest.values():
-        for mode, asked in MODES.items():
+        for mode, options in MODES.items():
             if mode.value not in load()[row.recipe]["modes"]:
                 continue
             with contextlib.suppress(UserError):  # proxies and GB300 have no checkpoints
-                yield row, planned(row, **asked)
+                yield row, planned(row, **options)
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +81,10 @@ def built(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.Te
     """Return performance runs of all rows, then those of other modes."""
     folder = tmp_path_factory.mktemp("rows")
     pairs = [*((row, planned(row)) for row in trained_rows()), *of_modes()]
-    asked, answer = folder / "asked.json", folder / "built.json"
-    asked.write_text(json.dumps([run.model_dump(mode="json") for _, run in pairs]))
+    runs, answer = folder / "asked.json", folder / "built.json"
+    runs.write_text(json.dumps([run.model_dump(mode="json") for _, run in pairs]))
     program = Path(__file__).parent / "programs" / "build_rows.py"
-    done = warm_trainer.run(str(program), [str(asked), str(answer)], folder=folder)
+    done = warm_trainer.run(str(program), [str(runs), str(answer)], folder=folder)
     assert done.exit_code == 0, done.log
     return [
         Built(row, run, made, launch_settings(run) | _trainer_settings(run, made["settings"], folder))
@@ -101,12 +101,12 @@ def _trainer_settings(run: Run, in_nemo_2: dict[str, Any], folder: Path) -> dict
 
 @pytest.fixture(scope="module")
 def rows(built: list[Built]) -> Rows:
-    return [(one.run, one.made) for one in built if one.run.mode is Mode.PERFORMANCE]
+    return [(row.run, row.made) for row in built if row.run.mode is Mode.PERFORMANCE]
 
 
 def test_what_differs_from_upstream_was_decided(built: list[Built]) -> None:
     """Runs of other modes are compared in what upstream sets otherwise than in a performance run."""
-    modes = [one.run.mode is Mode.PERFORMANCE for one in built]
+    modes = [built_row.run.mode is Mode.PERFORMANCE for built_row in built]
     assert (modes.count(True), modes.count(False)) == (123, 64)
     differing = []
     for row, run, _, ours in built:
@@ -138,8 +138,8 @@ def test_nemo_2_2_is_asked_in_its_own_words(rows: Rows) -> None:
             assert made.startswith(f"stand_in has no 'fp8_recipe' in NeMo {TRIED['nemo']}"), run.label
         else:
             fp8 = {name: value for name, value in made.items() if name.startswith("fp8")}
-            asked = {"fp8": "hybrid", "fp8_params": "True"} if run.recipe.dtype == "fp8" else {}
-            assert fp8.items() >= asked.items(), run.label
+            expected = {"fp8": "hybrid", "fp8_params": "True"} if run.recipe.dtype == "fp8" else {}
+            assert fp8.items() >= expected.items(), run.label
             assert bool(fp8) == (run.recipe.dtype == "fp8"), run.label
             assert "fp8_param_gather" not in fp8, run.label
     assert formats == {"bf16", "delayed", "current"}

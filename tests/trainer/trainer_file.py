@@ -62,20 +62,20 @@ class Module:
 
     def conditions(self, node: ast.AST) -> Conditions:
         """Return all conditions for reaching a node within its function."""
-        found: list[Condition] = []
+        conditions: list[Condition] = []
         for inner, above in self.ancestors(node):
             if isinstance(above, ast.IfExp) and inner is not above.test:
-                found += _told(above.test, inner is above.body)
+                conditions += _told(above.test, inner is above.body)
             if isinstance(above, ast.If) and inner is not above.test:
-                found += _told(above.test, inner in above.body)
+                conditions += _told(above.test, inner in above.body)
             body = getattr(above, "body", None)
             if isinstance(body, list) and inner in body:  # after an `if` that returns
                 for earlier in body[: body.index(inner)]:
                     if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], ast.Return | ast.Raise):
-                        found += _told(earlier.test, False)
+                        conditions += _told(earlier.test, False)
             if isinstance(above, ast.FunctionDef):
                 break
-        return tuple(found)
+        return tuple(conditions)
 
 
 def _told(test: ast.expr, answer: bool) -> Iterator[Condition]:
@@ -84,8 +84,8 @@ def _told(test: ast.expr, answer: bool) -> Iterator[Condition]:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             yield from _told(inner, not answer)
         case ast.BoolOp(op=ast.And(), values=every) if answer:
-            for one in every:
-                yield from _told(one, answer)
+            for operand in every:
+                yield from _told(operand, answer)
         case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[ast.Constant(value=value)]):
             yield Condition(_last(left), value, answer)
         case ast.Compare(left=left, ops=[ast.NotEq() | ast.IsNot()], comparators=[ast.Constant(value=value)]):

@@ -77,7 +77,9 @@ def test_each_cluster_and_image_is_staged_once(
         if cell["jobs"] == 3
     ]
     assert len(pairs) == 2
-    assert {one["staged"]["trainer_path"] for one in (*planned["runs"], *pairs)} == {staged.trainer_path}
+    assert {planned_run["staged"]["trainer_path"] for planned_run in (*planned["runs"], *pairs)} == {
+        staged.trainer_path
+    }
 
 
 def test_later_tasks_do_not_plan_again(

@@ -106,11 +106,11 @@ def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) ->
 
     cell = checked["cells"][1]
     assert labels(planned) == [f"{cell['label']}·confirmation 1", f"{cell['label']}·confirmation 2"]
-    assert [one["repeat"] for one in planned] == [2, 3]
+    assert [again["repeat"] for again in planned] == [2, 3]
     stored = {name: run.options for name, run in ledger.planned_runs(task_key(scene.context())).items()}
     assert all(stored[name] == stored[cell["label"]] for name in labels(planned))
     assert [each["run"] for each in scene.planned["runs"]] == labels(planned)
-    assert [one["staged"] for one in scene.planned["runs"]] == [{"for": cell["label"]}] * 2
+    assert [again["staged"] for again in scene.planned["runs"]] == [{"for": cell["label"]}] * 2
     assert scene.planned["checkpoint_pairs"] == []
 
 
@@ -155,11 +155,11 @@ def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     planned = scene.confirm(checked)
 
     assert scene.confirm(checked) == planned, "retried"
-    for index, one in enumerate(scene.planned["runs"]):
+    for index, again in enumerate(scene.planned["runs"]):
         context = scene.context()
         context["ti"] = SweepTask(task_id="confirmation.performance.submit", map_index=index)
-        asked = {"run": one["run"], "staged": staged.model_dump()}
-        scene.task("confirmation.performance.submit", **asked).execute(context)
+        rendered = {"run": again["run"], "staged": staged.model_dump()}
+        scene.task("confirmation.performance.submit", **rendered).execute(context)
     assert scene.confirm(checked) == planned, "cleared while they run"
     for cell in labels(planned):
         scene.measure(SLOW_S, cell)
@@ -171,7 +171,7 @@ def test_a_repeat_that_ran_counts_as_fresh(check: CheckSweep, scene: Scene) -> N
     scene.measure(SLOW_S, f"{CELL}·repeat 2")
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2}], repeats=2)
 
-    assert [one["repeat"] for one in scene.confirm(checked)] == [3]
+    assert [cell["repeat"] for cell in scene.confirm(checked)] == [3]
 
 
 @pytest.mark.long
@@ -182,7 +182,7 @@ def test_only_what_is_suspected_is_run(check: CheckSweep, scene: Scene) -> None:
     planned = scene.confirm(checked)
 
     assert checked["cells"][0]["jobs"] == 3
-    assert [one["jobs"] for one in planned] == [1, 1], "not its checkpoint"
+    assert [cell["jobs"] for cell in planned] == [1, 1], "not its checkpoint"
 
 
 @pytest.mark.long
@@ -197,10 +197,10 @@ def test_a_checkpoint_that_got_slower_is_saved_again(check: CheckSweep, scene: S
         )
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
 
-    assert [one["jobs"] for one in scene.confirm(checked)] == [3, 3]
+    assert [cell["jobs"] for cell in scene.confirm(checked)] == [3, 3]
 
     scene.measure(SLOW_S, CELL)
-    assert [one["jobs"] for one in scene.confirm(checked)] == [3, 3], "with what else is suspected"
+    assert [cell["jobs"] for cell in scene.confirm(checked)] == [3, 3], "with what else is suspected"
 
 
 def test_a_sweep_may_want_no_confirmation_runs(

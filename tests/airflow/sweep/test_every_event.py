@@ -45,8 +45,8 @@ SENTENCES = {
 def example() -> list[dict[str, Any]]:
     """Return the notifications that the shipped file shows in comments."""
     _, _, comments = (settings.shipped("config") / "notifications.yaml").read_text().partition("[]\n")
-    found: list[dict[str, Any]] = yaml.safe_load("\n".join(line[1:] for line in comments.splitlines()))
-    return found
+    entries: list[dict[str, Any]] = yaml.safe_load("\n".join(line[1:] for line in comments.splitlines()))
+    return entries
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def happens(
         asked, began = load_notifications(), time.time() - 3600
         plan = names_of(planned(), runs=())
         numbers = iter(range(100))
-        for place, levels in enumerate(((*USUAL, *reports[0]), *reports[1:]), start=1):
+        for index, levels in enumerate(((*USUAL, *reports[0]), *reports[1:]), start=1):
             for level in levels:
                 number = next(numbers)
                 result = make_result(f"run-{number:02}", step_times=[level] * 20, submitted_at=began + number)
                 publish(Store(), result)
-            is_last = place == len(reports)
+            is_last = index == len(reports)
             monkeypatch.setattr(
                 notifications, "load_notifications", lambda last=is_last: asked if last else ()
             )
@@ -105,7 +105,7 @@ def happens(
 
 
 def test_the_example_names_every_event() -> None:
-    assert {event for one in example() for event in one["events"]} == set(Event)
+    assert {event for part in example() for event in part["events"]} == set(Event)
 
 
 @pytest.mark.long
@@ -127,7 +127,7 @@ def test_the_example_mails_each_event_once(
 
 def body(mail: Mail) -> str:
     """Return the text of a mail that has one part."""
-    [part] = [one for one in mail.walk() if not one.is_multipart()]
+    [part] = [section for section in mail.walk() if not section.is_multipart()]
     content = part.get_payload(decode=True)
     assert isinstance(content, bytes)
     return content.decode().strip()

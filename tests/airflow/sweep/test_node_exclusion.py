@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using
 
 
 def cell_of(run: Run, **request: Any) -> Cell:
-    asked = {"workload": "llama3.1", "gpus": "2", "cluster": run.cluster, **request}
+    options = {"workload": "llama3.1", "gpus": "2", "cluster": run.cluster, **request}
     return Cell(
         label="llama3.1·tiny·fp32·2",
         sweep="night",
@@ -39,7 +39,7 @@ def cell_of(run: Run, **request: Any) -> Cell:
         gpus=2,
         jobs=1,
         gpu_hours_max=1,
-        planned=plan(PlanRequest.model_validate(asked)),
+        planned=plan(PlanRequest.model_validate(options)),
     )
 
 
@@ -64,9 +64,9 @@ def only(slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
 
 def test_a_cluster_that_chooses_no_nodes_says_so(planned: MakePlan) -> None:
     [run] = planned(gpus="2").runs
-    found = node_exclusion(cell_of(run), "a-host")
-    assert found.cluster_options is None
-    assert found.words == "on any nodes, as cluster local takes no nodes to leave out"
+    exclusion = node_exclusion(cell_of(run), "a-host")
+    assert exclusion.cluster_options is None
+    assert exclusion.words == "on any nodes, as cluster local takes no nodes to leave out"
     assert node_exclusion(cell_of(run), "").words == "on any nodes, as it is not known on which it ran"
 
 
@@ -91,9 +91,9 @@ def test_without_enough_other_nodes_any_will_do(
     # Slurm has to hear from a resumed node before it uses it. Excluding node8, which is drained, changes
     # nothing.
     wait_until("node3 and node4 to answer", lambda: node_exclusion(wide, "node8").cluster_options)
-    found = node_exclusion(wide, "node3")
-    assert found.cluster_options is None
-    assert found.words == (
+    exclusion = node_exclusion(wide, "node3")
+    assert exclusion.cluster_options is None
+    assert exclusion.words == (
         "on any nodes, as there are none without node3: "
         "allocation failure: Requested node configuration is not available"
     )
@@ -109,9 +109,9 @@ def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
     cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_MINI_SLURM")
-    found = node_exclusion(cell(), "node3")
-    assert found.cluster_options is None
-    assert "on any nodes, as there are none without node3: Airflow has no connection" in found.words
+    exclusion = node_exclusion(cell(), "node3")
+    assert exclusion.cluster_options is None
+    assert "on any nodes, as there are none without node3: Airflow has no connection" in exclusion.words
 
 
 @pytest.mark.slurm

@@ -57,8 +57,8 @@ def events_of(dag_id: str, uri: str) -> list[Any]:
     from sqlalchemy import select
 
     with create_session() as session:
-        found = session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == dag_id)).all()
-        return [event for event in found if event.asset.uri == uri]
+        events = session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == dag_id)).all()
+        return [event for event in events if event.asset.uri == uri]
 
 
 def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> None:

@@ -76,11 +76,11 @@ class RunaiStandIn:
 
     def workload(self, name: str) -> StandInWorkload:
         """Return the latest workload of that name."""
-        return next(one for one in reversed(self.workloads.values()) if one.name == name)
+        return next(workload for workload in reversed(self.workloads.values()) if workload.name == name)
 
     def named(self, name: str) -> list[StandInWorkload]:
         """Return every workload that ever had that name."""
-        return [one for one in self.workloads.values() if one.name == name]
+        return [workload for workload in self.workloads.values() if workload.name == name]
 
     def do(self, action: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine inside the server: `do(workload.suspend())`."""
@@ -101,7 +101,9 @@ class RunaiStandIn:
             self._loop = asyncio.get_running_loop()
             ready.set()
             await server.serve(sockets=[listener])
-            for task in [one.bringing_up for one in self.workloads.values() if one.bringing_up]:
+            for task in [
+                workload.bringing_up for workload in self.workloads.values() if workload.bringing_up
+            ]:
                 await task
             for cluster in (self._gpus, self._cpus):
                 for job in await cluster.live_jobs():
@@ -170,9 +172,13 @@ class RunaiStandIn:
         if not 1 <= limit <= 500:
             raise HTTPException(400, "limit must be between 1 and 500")
         deleted = request.query_params.get("deleted") == "true"
-        found = [listed(self, one) for one in self.workloads.values() if bool(one.deleted_at) == deleted]
+        found = [
+            listed(self, workload)
+            for workload in self.workloads.values()
+            if bool(workload.deleted_at) == deleted
+        ]
         for condition in filter(None, request.query_params.get("filterBy", "").split(",")):
-            found = [one for one in found if _passes(one, condition)]
+            found = [workload for workload in found if _passes(workload, condition)]
         end = offset + min(limit, self.page_limit)
         page: dict[str, Any] = {"workloads": found[offset:end]}
         return {**page, "next": end} if end < len(found) else page
@@ -217,7 +223,7 @@ class RunaiStandIn:
         for pvc in (spec.get("storage") or {}).get("pvc") or ():
             if pvc.get("existingPvc") and pvc.get("claimName") not in self.claims:
                 raise HTTPException(400, f"there is no claim '{pvc.get('claimName')}'")
-        if any(one.name == name and not one.deleted_at for one in self.workloads.values()):
+        if any(workload.name == name and not workload.deleted_at for workload in self.workloads.values()):
             raise HTTPException(409, f"the workload {name} already exists")
 
     async def _suspend(self, kind: str, workload_id: str) -> JSONResponse:

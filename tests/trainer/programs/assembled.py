@@ -60,8 +60,8 @@ class Assembled(NamedTuple):
 
     def plugin(self, of: type) -> Any:
         """Return the plugin of that class."""
-        (found,) = [plugin for plugin in self.trainer["plugins"] if isinstance(plugin, of)]
-        return found
+        (match,) = [plugin for plugin in self.trainer["plugins"] if isinstance(plugin, of)]
+        return match
 
     def settings(self) -> dict[str, Any]:
         """Return all settings flat, under the names of NeMo's and Megatron's objects, as JSON values."""
@@ -72,7 +72,7 @@ class Assembled(NamedTuple):
             kernels["apply_rope_fusion"] = type(config).apply_rope_fusion
         # Upstream's releases use the older name of Megatron-Core 0.15's implementation "local".
         kernels["enable_cuda_graph"] = config.enable_cuda_graph or config.cuda_graph_impl == "local"
-        callbacks = sorted({type(one).__name__ for one in self.trainer["callbacks"]})
+        callbacks = sorted({type(callback).__name__ for callback in self.trainer["callbacks"]})
         trainer = _arguments(Trainer.__init__, None, **(self.trainer | {"callbacks": callbacks}))
         groups = {
             "model": {"class": type(config).__name__, **fields_of(config), **kernels},
@@ -155,13 +155,13 @@ def _arguments(make: Any, *positional: Any, **named: Any) -> dict[str, Any]:
     bound = inspect.signature(make).bind(*positional, **named)
     bound.apply_defaults()
     parameters = inspect.signature(make).parameters
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in list(bound.arguments.items())[1:]:  # without self
         if parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            found |= value
+            arguments |= value
         elif parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
-            found[name] = value
-    return found
+            arguments[name] = value
+    return arguments
 
 
 def fields_of(config: Any) -> dict[str, Any]:

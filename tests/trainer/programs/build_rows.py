@@ -68,7 +68,7 @@ def precision_of_nemo_2_2(run: PlannedRun) -> dict[str, Any] | str:
         return {name: str(value) for name, value in options.items()}
 
     there = inspect.signature(MegatronMixedPrecision).parameters.values()
-    older = [one for one in there if one.name not in NOT_IN_NEMO_2_2]
+    older = [field for field in there if field.name not in NOT_IN_NEMO_2_2]
     stand_in.__signature__ = inspect.Signature(older)  # type: ignore[attr-defined]
     with mock.patch.object(gpu_performance, "MegatronMixedPrecision", stand_in):
         try:
@@ -78,17 +78,17 @@ def precision_of_nemo_2_2(run: PlannedRun) -> dict[str, Any] | str:
     return dict(made)
 
 
-def main(asked_path: str, built_path: str) -> None:
+def main(runs_path: str, built_path: str) -> None:
     torch.set_num_threads(1)
     filter_log()
     logging.getLogger("nemo_logger").setLevel(logging.WARNING)
-    asked = json.loads(Path(asked_path).read_text())
+    runs = json.loads(Path(runs_path).read_text())
     counted: dict[Any, int] = {}
     flops: dict[Any, int] = {}
     rows = []
     with cpu_as_cuda(), tempfile.TemporaryDirectory() as folder:
         torch.cuda.current_device = lambda: META  # allocate nothing for Megatron
-        for content in asked:
+        for content in runs:
             path = Path(folder, "run.json")
             path.write_text(json.dumps(content))
             run = read_run(path)

@@ -76,8 +76,10 @@ def matrix_product_flops(shape: ModelShape) -> int:
     One layer is counted, and then a further layer of each kind.
     """
     if shape.hybrid is None:
-        one, two = (_counted(dataclasses.replace(shape, num_layers=layers)) for layers in (1, 2))
-        return one + (shape.num_layers - 1) * (two - one)
+        first_flops, two_flops = (
+            _counted(dataclasses.replace(shape, num_layers=layers)) for layers in (1, 2)
+        )
+        return first_flops + (shape.num_layers - 1) * (two_flops - first_flops)
     assert shape.hybrid.pattern is not None
 
     def of_layers(pattern: str) -> int:
@@ -85,9 +87,9 @@ def matrix_product_flops(shape: ModelShape) -> int:
         return _counted(dataclasses.replace(shape, num_layers=len(pattern), hybrid=hybrid))
 
     first, *further = shape.hybrid.pattern
-    one = of_layers(first)
-    more = {kind: of_layers(first + kind) - one for kind in set(further)}
-    return one + sum(more[kind] for kind in further)
+    first_flops = of_layers(first)
+    more = {kind: of_layers(first + kind) - first_flops for kind in set(further)}
+    return first_flops + sum(more[kind] for kind in further)
 
 
 def _counted(shape: ModelShape) -> int:

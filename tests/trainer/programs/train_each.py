@@ -28,10 +28,10 @@ def main() -> None:
             import trainer.families.gpt
             import trainer.training  # noqa: F401
     for line in sys.stdin:
-        asked = multiprocessing.get_context("fork").Process(target=_run, kwargs=json.loads(line))
-        asked.start()
-        asked.join()
-        print(asked.exitcode, flush=True)
+        process = multiprocessing.get_context("fork").Process(target=_run, kwargs=json.loads(line))
+        process.start()
+        process.join()
+        print(process.exitcode, flush=True)
 
 
 def _run(folder: str, program: str | None, arguments: list[str]) -> None:
