@@ -205,21 +205,26 @@ def trial_state(rules: TrialRules, runs: Collection[RoundRun], *, complete: int 
         by_round.setdefault(run.round, {})[run.variant] = run
     last = max(by_round, default=0) if complete is None else complete
     observations: list[Observation] = []
-    state, spent = _decide(rules, observations), 0.0
     for number in range(1, last + 1):
         here = by_round.get(number, {})
-        waits_for = [name for name in state.still_in if name not in here or not _has_ended(here[name])]
-        if complete is None and number == last and waits_for:
-            break
-        observations += [_observation(name, number, here.get(name)) for name in state.still_in]
-        spent += sum(run.gpu_hours for run in here.values())
-        state = _decide(rules, observations)
+        is_over = complete is not None or number < last
+        observations += [
+            _observation(name, number, here.get(name))
+            for name in rules.variants
+            if is_over or (name in here and _has_ended(here[name]))
+        ]
+    spent = sum(run.gpu_hours for run in runs if run.round <= last)
+    if spent + sum(rules.gpu_hours_of_run.values()) <= rules.gpu_hours_max:
+        return _decide(rules, observations)
+    spent = 0.0
+    for number in range(1, last + 1):
+        spent += sum(run.gpu_hours for run in by_round.get(number, {}).values())
+        so_far = [seen for seen in observations if seen.round <= number]
+        state = _decide(rules, so_far)
         next_round = sum(rules.gpu_hours_of_run[name] for name in state.still_in)
-        if not state.ended and spent + next_round > rules.gpu_hours_max:
-            state = _decide(rules, observations, budget_used_up=True)
-        if state.ended:
-            break
-    return state
+        if not state.ended and state.round == number and spent + next_round > rules.gpu_hours_max:
+            return _decide(rules, so_far, budget_used_up=True)
+    return _decide(rules, observations)
 
 
 def _has_ended(run: RoundRun) -> bool:
@@ -296,6 +301,9 @@ def _sentences(answer: TrialAnswer) -> Iterable[str]:
         yield f"Nothing is shown {spent}."
     else:
         yield f"Nothing is shown yet {spent}."
+    for variant in by_status.get("set aside", ()):
+        slower = f"{variant.difference_percent or 0:.0f} % slower in it"
+        yield f"`{variant.variant}` was set aside after one run, {slower} (not tested)."
     for variant in by_status.get("cannot run", ()):
         yield f"`{variant.variant}` cannot run: {(variant.cause or 'no run of it was valid').rstrip('.')}."
     if state.open_pairs:
