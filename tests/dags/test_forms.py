@@ -15,7 +15,7 @@ from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import config_dir
-from steptime.staging.checking import checked_sweep
+from steptime.staging.checking import checked_sweep, checked_trial
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
@@ -90,6 +90,8 @@ def check(dag_id: str, values: dict[str, Any]) -> None:
         plan_from_params(workloads[dag_id], values)
     elif "sweep" in values:
         checked_sweep(values["sweep"])
+    elif "trial" in values:
+        checked_trial(values["trial"])
     else:
         load_cluster(values["cluster"])
 
