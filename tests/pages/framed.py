@@ -73,7 +73,7 @@ def column(frame: FrameLocator, key: str) -> list[str]:
         "(heads, key) => heads.findIndex((head) => head.dataset.key === key)", key
     )
     assert index >= 0, f"there is no column {key}"
-    return frame.locator(f"tbody tr:not(.group) td:nth-child({index + 1})").all_inner_texts()
+    return frame.locator(f"tbody tr:not(.group) > :nth-child({index + 1})").all_inner_texts()
 
 
 def number(written: str) -> float:

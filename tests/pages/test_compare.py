@@ -33,7 +33,7 @@ def releases(publish: Publish, make_result: Callable[..., Result]) -> None:
 
 
 def column(frame: FrameLocator, number: int) -> list[str]:
-    return frame.locator(f"#listing tbody td:nth-child({number})").all_inner_texts()
+    return frame.locator(f"#listing tbody tr > :nth-child({number})").all_inner_texts()
 
 
 @pytest.mark.usefixtures("releases")

@@ -56,13 +56,74 @@ def test_the_list_of_nodes_begins_with_the_slow_one(page: Page, half_year: Store
     expect(frame.locator("#summary")).to_contain_text(f"Node {half_year.bad_node} of east: ")
 
 
-def test_a_small_screen_has_every_number_and_a_telephone_the_verdicts(page: Page) -> None:
-    for width, last in ((1366, "queue_wait_s"), (400, "change_percent")):
-        page.set_viewport_size({"width": width, "height": 768})
-        frame = opened(page, NAVIGATION)
-        box = frame.locator(f"th[data-key={last}]").bounding_box()
-        assert box
-        assert box["x"] + box["width"] <= width - 20
+WIDE_FONT = "* { letter-spacing: 0.06em; word-spacing: 0.1em; font-family: monospace; }"
+"""A font that takes a quarter more room than that of the machine that made the page."""
+
+
+@pytest.mark.parametrize("style", ["", WIDE_FONT])
+def test_a_small_screen_has_the_whole_table_and_a_telephone_the_verdicts(page: Page, style: str) -> None:
+    page.set_viewport_size({"width": 1366, "height": 768})
+    frame = opened(page, NAVIGATION)
+    add_style(frame, style)
+    scroller = frame.locator("#listing .scroller")
+    fits = "(box) => box.scrollWidth <= box.clientWidth"
+    assert scroller.evaluate(fits)
+    expect(frame.locator("th[data-key=queue_wait_s]")).to_have_count(0)
+    frame.get_by_role("button", name="All columns").click()
+    expect(frame.locator("th[data-key=queue_wait_s]")).to_have_count(1)
+    expect(page).to_have_url(ending("columns=all"))
+    page.reload()
+    frame.get_by_role("button", name="Fewer columns").click()
+    expect(frame.locator("th[data-key=queue_wait_s]")).to_have_count(0)
+    page.set_viewport_size({"width": 400, "height": 768})
+    box = frame.locator("th[data-key=change_percent]").bounding_box()
+    assert box
+    assert box["x"] + box["width"] <= 380
+
+
+def add_style(frame: FrameLocator, style: str) -> None:
+    """Add rules to a page whose policy forbids style elements."""
+    frame.locator("html").evaluate(
+        "(_, style) => { const sheet = new CSSStyleSheet(); sheet.replaceSync(style);"
+        " document.adoptedStyleSheets = [sheet]; }",
+        style,
+    )
+
+
+def test_a_keyboard_reaches_the_first_cell_by_three_keys(page: Page) -> None:
+    frame = opened(page, NAVIGATION)
+    expect(frame.locator("tr[data-cell]")).to_have_count(60)
+    page.keyboard.press("Tab")
+    expect(frame.get_by_role("link", name="Skip to the results")).to_be_focused()
+    page.keyboard.press("Enter")
+    links = frame.locator("tr[data-cell] a.open")
+    expect(links.first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(links.nth(1)).to_be_focused()
+    assert page.url.endswith(NAVIGATION)
+
+
+def test_a_screen_reader_is_told_the_row_and_its_recent_runs(page: Page) -> None:
+    frame = opened(page, NAVIGATION)
+    rows = frame.locator("tr[data-cell]")
+    expect(rows.get_by_role("rowheader")).to_have_count(60)
+    said = re.compile(r"^\d+ runs from [\d.]+ to [\d.]+ s, the newest [\d.]+ s; usual [\d.]+ s$")
+    charts = rows.get_by_role("img", name=said)
+    expect(charts).to_have_count(60)
+    expect(frame.locator("[data-incident]").first.get_by_role("img", name=said)).to_have_count(1)
+
+
+def test_a_click_beside_a_cell_opens_its_trend_and_rows_that_open_nothing_do_not_look_so(
+    page: Page, half_year: Stores
+) -> None:
+    frame = opened(page, NAVIGATION)
+    row = frame.locator(f"tr[data-cell='{STEP}']")
+    assert row.evaluate("(row) => getComputedStyle(row).cursor") == "pointer"
+    row.locator("[class~=main]").click()
+    expect(frame.locator("#views [aria-current]")).to_have_text("Trend")
+    frame = opened(page, f"{NAVIGATION}?view=node&cluster=east&node={half_year.bad_node}")
+    row = frame.locator("#node-runs tbody tr").first
+    assert row.evaluate("(row) => getComputedStyle(row).cursor") != "pointer"
 
 
 def test_a_store_that_fails_shows_no_empty_table(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

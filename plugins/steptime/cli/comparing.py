@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, cast
 
 import typer
@@ -24,17 +25,26 @@ from steptime.judging.findings import COLUMNS as CELL_COLUMNS
 from steptime.judging.findings import Comparison
 from steptime.judging.judgements import judge_all
 from steptime.judging.missing_cells import find_missing
+from steptime.judging.onset import date
 from steptime.judging.run_sets import COLUMNS as SET_COLUMNS
 from steptime.judging.run_sets import MEASURES, Measure, SetComparison, compare_sets
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS as TREND_COLUMNS
 from steptime.judging.trend import sentence, trend
+from steptime.judging.verdicts import describe_verdict
 from steptime.measure.report import choose_columns
 from steptime.process_identity import user_name
 from steptime.store.run_queries import Store
 
 SLOWER_EXIT_CODE = 3
 _SINCE = "7d"
+
+_TABLE_COLUMNS = [
+    replace(column, kind="text") if column.name == "since" else column
+    for column in CELL_COLUMNS
+    if column.name != "series_state"
+]
+"""The columns of the table of cells, whose verdict has the state."""
 
 COMPARE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -175,8 +185,9 @@ def compare(
         show_columns(comparison.rows, CELL_COLUMNS, output_format, called="cells", beside=beside)
     else:
         if comparison.findings:
-            columns, title = choose_columns(_without_repetition(comparison.rows), of=CELL_COLUMNS)
-            show_table(_without_repetition(comparison.rows), columns, title=title, wide=wide)
+            rows = [_in_words(row) for row in comparison.rows]
+            columns, title = choose_columns(rows, of=_TABLE_COLUMNS)
+            show_table(rows, columns, title=title, wide=wide)
         for remark in (*(missing.remarks if missing else ()), *comparison.remarks):
             typer.echo(remark)
     if comparison.confirmed_slower:
@@ -344,6 +355,12 @@ def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: b
     columns_of_runs = [column for column in TREND_COLUMNS if not column.series]
     columns, title = choose_columns(_without_repetition(rows), of=columns_of_runs, full_names=full_names)
     show_table(_without_repetition(rows), columns, title=title, wide=wide)
+
+
+def _in_words(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cell for a table: the verdict with its state, and the day since when, which fit 80 columns."""
+    told = describe_verdict(row["verdict"], row["series_state"])
+    return {**row, "verdict": told, "since": row["since"] and date(row["since"])}
 
 
 def _without_repetition(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

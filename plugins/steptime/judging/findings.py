@@ -363,10 +363,14 @@ COLUMNS = (
     *_run_columns("step_time_over_published", "against_publication"),
     *_run_columns("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s"),
     *_run_columns("scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
-    *_run_columns(*columns.series_columns()),
+    # The name of the cell has the scale.
+    *(
+        replace(column, priority=column.priority or None)
+        for column in _run_columns(*columns.series_columns())
+    ),
     *_run_columns("job_name"),
     replace(columns.BY_NAME["submitted_at"], priority=6),
-    Column("since", "time", "When the level began, or the drift.", heading="since", priority=1),
+    Column("since", "time", "When the level began, or the drift.", heading="since", priority=0),
     Column("since_earliest", "time", "The level began then or later, at 95 % probability."),
     Column("since_latest", "time", "The level began then or earlier, at 95 % probability."),
     Column("changes", "text", "What changed at the run with which the level began."),
@@ -385,7 +389,7 @@ COLUMNS = (
         "cause",
         "text",
         "What several cells that moved have in common: a change, a node, or `whole cluster`.",
-        priority=2,
+        priority=0,
     ),
 )
 """Columns of a comparison, in the order of CSV and JSON; those of results are of the newest run."""

@@ -74,6 +74,11 @@ function redraw() {
   redrawRun();
 }
 
+// Not by the address alone, which names the view: the first row, behind all filters and headings.
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  (byId("view").querySelector("tbody :is(a, button)") ?? byId("view")).focus();
+});
 if (frozen) byId("actions").replaceChildren(`${frozen.of} · ${frozen.made}`);
 else byId("refresh").addEventListener("click", () => attempt(show));
 byId("detail").addEventListener("close", () => keep({ run: null, with: null }));

@@ -40,7 +40,8 @@ function heading(column, facts, order, reorder) {
 }
 
 function cellOf(column, row) {
-  const cell = element("td", { className: classes(column), title: column.hint?.(row) ?? "" });
+  const isHead = column.className === "run";
+  const cell = element(isHead ? "th" : "td", { ...(isHead ? { scope: "row" } : {}), className: classes(column), title: column.hint?.(row) ?? "" });
   cell.append(...[column.cell ? column.cell(row) : column.writeRow(row)].flat());
   return cell;
 }
@@ -59,16 +60,26 @@ function moveByKey(event) {
   event.preventDefault();
 }
 
+/** Follow the link of a row that is clicked beside it. */
+function openRow({ target }) {
+  const link = target.closest("tr")?.querySelector("a.open");
+  if (!link || target.closest("a, button") || !getSelection().isCollapsed) return;
+  link.focus(); // the focus returns here
+  link.click();
+}
+
 /**
  * A table in `box`. `mark(row, made)` names a made row in the document; `sections(rows)` gives what stands in its
  * own order as [head, rows] pairs, where `head(columns)` makes a row or is null. Returns the function that draws.
  */
 export function makeTable(box, { mark, sections = (rows) => [[null, rows]] }) {
-  const table = element("table", {}, element("thead"), element("tbody"));
+  const how = element("caption", { className: "unseen" }, "Headings sort; the arrow keys move from row to row.");
+  const table = element("table", {}, how, element("thead"), element("tbody"));
   const scroller = element("div", { className: "scroller", hidden: true }, table);
   const shared = element("dl", { className: "shared" });
   box.append(shared, scroller);
   table.addEventListener("keydown", moveByKey);
+  table.tBodies[0].addEventListener("click", openRow);
   let [order, pending, redraw] = [null, [], () => {}];
   const more = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && grow(), { root: scroller, rootMargin: "600px" });
 

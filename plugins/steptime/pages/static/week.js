@@ -15,24 +15,25 @@ import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js"
 
 export const title = "This week";
 
-// What the page adds to the declared columns; columns that are not named here are not in this table.
+// What the page adds to the declared columns; columns that are not named here are not in this table, and those
+// with `more` only if people want all.
 const ADDED = {
   cell: { cell: trendLink, className: "run", place: 1 },
   verdict: { cell: verdictBadge, place: 2 },
   change_percent: { write: signed, className: "main", place: 3 },
+  drift_percent: { write: signed, place: 3.1 },
   since: { write: (at) => timestamps()(at).slice(0, 10), place: 3.5 },
-  cause: { write: (value) => value ?? "", place: 4 },
+  cause: { write: (value) => value ?? "", className: "cause", place: 4 },
   changes: { heading: "changed", write: (value) => value, className: "words", place: 5 },
-  drift_percent: { write: signed, place: 13.2 },
   judged_s: { place: 7 },
-  baseline_s: { className: "quiet", place: 13.1 },
-  step_time_over_published: { title: "Published", place: 9 },
-  against_publication: { cell: publicationBadge, place: 10 },
-  scaling_efficiency_percent: { place: 13.05 },
-  gpu_hours: { place: 12 },
-  queue_wait_s: { place: 13 },
-  minimum_detectable_change_percent: { place: 14 },
-  baseline_runs: { place: 15 },
+  against_publication: { cell: publicationBadge, place: 8 },
+  step_time_over_published: { title: "Published", place: 9, more: true },
+  gpu_hours: { place: 12, more: true },
+  queue_wait_s: { place: 13, more: true },
+  scaling_efficiency_percent: { place: 13.05, more: true },
+  baseline_s: { className: "quiet", place: 13.1, more: true },
+  minimum_detectable_change_percent: { place: 14, more: true },
+  baseline_runs: { place: 15, more: true },
 };
 
 const RECENT = {
@@ -76,11 +77,12 @@ export function open(box) {
   const search = element("input", { id: "find", type: "search", placeholder: "70b fp8", value: current().get("find") ?? "", oninput: ({ target }) => { keep({ find: target.value }); drawRows(); } });
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
-  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, frozen ? null : viewLink({ view: "nodes" }, "Nodes"), frozen ? null : reportLink());
+  const columns = element("button", { id: "columns", type: "button", onclick: () => { keep({ columns: current().has("columns") ? null : "all" }); redraw(); } });
+  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, columns, frozen ? null : viewLink({ view: "nodes" }, "Nodes"), frozen ? null : reportLink());
   const choices = frozen ? form : element("div", { className: "filters" }, form, sendBox(days));
   box.append(incidents, completeness, totals, choices, listing, folded, footnote);
   if (!frozen) byId("period").value = days();
-  parts = { incidents, completeness, totals, remarks, folded, listing, footnote, filters, draw };
+  parts = { columns, incidents, completeness, totals, remarks, folded, listing, footnote, filters, draw };
   answer = found = null;
 }
 
@@ -113,7 +115,8 @@ function drawRows() {
     return;
   }
   announce();
-  const columns = [...columnsOf("comparison", ADDED).filter(({ name }) => name in ADDED), RECENT];
+  const all = current().get("columns") === "all";
+  const columns = [...columnsOf("comparison", ADDED).filter(({ name, more }) => name in ADDED && (all || !more)), RECENT];
   parts.draw(rows, columns.sort((a, b) => a.place - b.place));
 }
 
@@ -121,6 +124,7 @@ function drawRows() {
 export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer);
+  parts.columns.textContent = current().has("columns") ? "Fewer columns" : "All columns";
   drawIncidents(parts.incidents, found?.incidents ?? [], () => attempt(show));
   if (!frozen) byId("period").value = days();
   summarise(element("strong", {}, `${capitalised(answer.sentence)}.`));
