@@ -151,7 +151,7 @@ class Deployment:
         """Return a client that logs in as the first user."""
         return AirflowClient(f"http://127.0.0.1:{PORT}", "admin", self.values["AIRFLOW_ADMIN_PASSWORD"])
 
-    def ended(self, run: DagRun) -> DagRun:
+    def ended(self, run: DagRun, within_s: float = _RUNS_WITHIN_S) -> DagRun:
         """Wait for the end of a DAG run, which has to succeed."""
 
         def end() -> DagRun | None:
@@ -160,7 +160,7 @@ class Deployment:
                 return now if now.has_ended else None
             return None
 
-        now = wait_for(f"the end of {run.dag_run_id}", end, _RUNS_WITHIN_S)
+        now = wait_for(f"the end of {run.dag_run_id}", end, within_s)
         if now.state != "success":
             with self.airflow() as client:
                 tasks = client.task_instances(run.dag_id, run.dag_run_id)

@@ -21,6 +21,8 @@ from steptime.local_services import is_free
 PAGE = (ROOT / "docs/reference/team-deployment.md").read_text(encoding="utf-8")
 TLS_PORT = next(port for port in range(18443, 18543) if is_free(port))
 _HEALTHY_WITHIN_S = 1800
+_FIRST_RUN_WITHIN_S = 3600
+"""The first run also installs the trainer's packages."""
 
 
 def commands(heading: str, block: int = 0) -> str:
@@ -93,7 +95,7 @@ def first_run(deployment: PageDeployment) -> None:
     deployment.compose(*airflow, "unpause", "--yes", DAG)
     with deployment.airflow() as client:
         run = client.trigger(DAG, {}, patience_s=300)
-    deployment.ended(run)
+    deployment.ended(run, _FIRST_RUN_WITHIN_S)
     check("results", len(deployment.results()), 2)
     say(f"the first Trigger with the form's defaults ended with the results {deployment.results()}")
 

@@ -24,6 +24,7 @@ OUR_DATA = (
         "config/workloads/nccl-26.11.yaml",
     ),
     *("config/sweeps/example-nodes.yaml", "config/sweeps/example-weekly.yaml", "requirements-bootstrap.txt"),
+    "config/trials/example-*.yaml",
     *("trainer/requirements-cpu.in", "trainer/requirements-cpu.lock.txt", "plugins/steptime/py.typed"),
     *(f"trainer/requirements-bridge-cpu.{kind}" for kind in ("in", "absent.txt", "lock.txt")),
     *("plugins/steptime/logs/*.yaml", "plugins/steptime/*.j2", "plugins/steptime/clusters/runai/start.sh"),
