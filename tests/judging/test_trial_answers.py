@@ -18,6 +18,7 @@ from steptime.judging.trial_answers import (
     round_runs,
     trial_state,
 )
+from steptime.judging.trials import Observation, decide
 from steptime.recipes.models import TrialPosition, TrialRules
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
@@ -109,6 +110,21 @@ def test_the_answer_names_what_is_slower_by_how_much_and_what_cannot_run(trial: 
     assert rows["broken"]["cause"] == OUT_OF_MEMORY
     assert rows["tensor_parallel=3"]["status"] == "left out"
     assert set(rows) == {*VARIANTS, "tensor_parallel=3"}
+
+
+def test_a_known_best_and_what_was_set_aside_are_told() -> None:
+    times = {f"v{number}": 10 + number / 100 + 5 * (number == 12) for number in range(13)}
+    rules = RULES.model_copy(update={"variants": tuple(times), "stop_when": "best known"})
+    state = decide(
+        rules.variants,
+        [Observation(name, number, time) for number in range(1, 17) for name, time in times.items()],
+        least_difference_percent=1,
+        known_noise_percent=0.3,
+        stop_when="best known",
+    )
+    sentence = TrialAnswer(rules, state, ()).sentence
+    assert "`v0` is slower than none that is left by more than 1 %, after " in sentence
+    assert "`v12` was set aside after one run, 51 % slower in it (not tested)." in sentence
 
 
 def test_a_round_is_decided_by_the_rounds_before_it_only(trial: Trial) -> None:

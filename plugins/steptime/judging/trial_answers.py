@@ -291,6 +291,9 @@ def _sentences(answer: TrialAnswer) -> Iterable[str]:
     if "within" in by_status and state.best is not None and state.within_percent is not None:
         names = [state.best, *(variant.variant for variant in by_status["within"])]
         said.append(f"{_listed(names)} are within {state.within_percent:.1f} % of each other")
+    elif state.reason == "best known":
+        least = answer.rules.least_difference_percent
+        said.append(f"`{state.best}` is slower than none that is left by more than {least:g} %")
     elif state.reason == "one left" and not said and state.best is not None:
         said.append(f"only `{state.best}` is left")
     spent = f"after {state.round} rounds, {format_hours(answer.gpu_hours)} GPU-hours"
