@@ -92,6 +92,8 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
     yield "the report"
     shown(page, "?view=node&cluster=east&node=e001", "#node-runs")
     yield "a node"
+    shown(page, "?view=nodes", "#nodes tbody tr")
+    yield "all nodes"
     shown(page, "?view=plan&workload=llama3.1&size=tiny&gpus=1,2&cluster=local", "#plan-runs")
     expect(page.locator("#plan-runs tbody tr")).to_have_count(2)
     yield "a plan"
