@@ -77,7 +77,7 @@ export function open(box) {
   const search = element("input", { id: "find", type: "search", placeholder: "70b fp8", value: current().get("find") ?? "", oninput: ({ target }) => { keep({ find: target.value }); drawRows(); } });
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
-  const columns = element("button", { id: "columns", type: "button", onclick: () => { keep({ columns: current().has("columns") ? null : "all" }); redraw(); } });
+  const columns = element("button", { id: "columns", type: "button", onclick: () => { keep({ columns: current().has("columns") ? null : "all" }); redraw(); } }, "All columns");
   const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, columns, frozen ? null : viewLink({ view: "nodes" }, "Nodes"), frozen ? null : reportLink());
   const choices = frozen ? form : element("div", { className: "filters" }, form, sendBox(days));
   box.append(incidents, completeness, totals, choices, listing, folded, footnote);
