@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from stored import publish
+from stored_trial import StoredTrial, run_rounds
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -39,6 +40,7 @@ CALLS = {
     "nodes": "results nodes pairs",
     "run": "results show last",
     "trend": "results trend",
+    "trial": "trial show nccl-ring",
 }
 
 
@@ -62,6 +64,7 @@ def half_a_year(configure: Callable[..., Path], make_result: Callable[..., Any])
             "submitted_at": submitted_at,
         }
         publish(store, make_result(f"job-{week}", gpus=2048, step_times=[level] * 20, **replaced))
+    run_rounds(StoredTrial(store, make_result), {"default": 12.0, "ring": 12.6, "broken": None}, 4)
     update_incidents(store, now=START + 10 * WEEK_S)
 
 

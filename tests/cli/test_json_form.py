@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import stored
+from stored_trial import StoredTrial, run_rounds
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -38,6 +39,9 @@ KEYS = {
     "status": "budgets",
     "sweep list": "sweeps",
     "sweep plan example-weekly": "cells",
+    "trial list": "trials",
+    "trial plan example-micro-batch": "variants",
+    "trial show nccl-ring": "variants",
 }
 """For a call of each command, the key of what it lists, or one key of a state."""
 
@@ -73,6 +77,10 @@ def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make
             result = make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
             stored.publish(Store(), result)
         update_incidents(Store(), now=1e9 + 60)
+    if call.startswith("trial show"):
+        from steptime.store.run_queries import Store
+
+        run_rounds(StoredTrial(Store(), make_result), {"default": 0.2, "ring": 0.21, "broken": None}, 3)
     log = next(path for path in LOG.rglob("*.out"))
     arguments = [str(log) if word == "LOG" else word for word in call.split()]
 

@@ -1,12 +1,12 @@
 """What a trial says by the runs in the store, and that its runs and a weekly cell's are judged apart."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from called import steptime
 from stored import publish
+from stored_trial import OUT_OF_MEMORY, RULES, VARIANTS, StoredTrial, run_rounds
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
@@ -15,90 +15,21 @@ from steptime.judging.trial_answers import (
     TrialAnswer,
     known_noise_percent,
     newest_trial,
-    round_runs,
-    trial_state,
 )
 from steptime.judging.trials import Observation, decide
-from steptime.recipes.models import TrialPosition, TrialRules
+from steptime.recipes.models import TrialPosition
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-DAG_RUN = ("steptime_trial", "manual__2026-11-21")
-VARIANTS = ("default", "ring", "broken")
 WEEK_S = 7 * 86_400
-RULES = TrialRules(
-    trial="nccl-ring",
-    variants=VARIANTS,
-    left_out={"tensor_parallel=3": "8 GPUs are no multiple of 3."},
-    least_difference_percent=1,
-    stop_when="all within",
-    rounds_max=16,
-    gpu_hours_max=100,
-    gpu_hours_of_run=dict.fromkeys(VARIANTS, 1),
-    seed=0,
-    same_nodes=True,
-)
-OUT_OF_MEMORY = "CUDA out of memory: 20.00 GiB could not be allocated"
-
-
-class Trial:
-    """A store with the runs of a trial."""
-
-    def __init__(self, store: Store, make_result: Any, rules: TrialRules = RULES) -> None:
-        self.store, self.make_result, self.rules = store, make_result, rules
-        self.number = 0
-
-    def ran(self, variant: str, number: int, step_time_s: float | None, **fields: Any) -> None:
-        """Store a run of a variant in a round; None for one whose training failed."""
-        self.number += 1
-        position = TrialPosition(
-            rules=self.rules, variant=variant, round=number, index=VARIANTS.index(variant)
-        )
-        shared = {
-            "step_times": [step_time_s or 1.0] * 20,
-            "submitted_at": 1.7e9 + 3600 * self.number,
-            "dag_run_id": DAG_RUN[1],
-            **fields,
-        }
-        if step_time_s is None:
-            check = Check(name="job_succeeded", passed=False, message=OUT_OF_MEMORY)
-            shared |= {
-                "status": JobStatus(state=JobState.FAILED, started_at=1.7e9, ended_at=1.7e9 + 60),
-                "verdict": Verdict(checks=(check,)),
-            }
-        plain = self.make_result(f"trial-{self.number:02}", **shared)
-        changes = {"trial": position, "repeat": number}
-        publish(
-            self.store,
-            self.make_result(
-                f"trial-{self.number:02}",
-                **shared,
-                run=plain.submitted.run.model_copy(update=changes),
-                provenance=plain.submitted.provenance.model_copy(update={"dag_id": DAG_RUN[0]}),
-            ),
-        )
-
-    def answer(self, complete: int | None = None) -> TrialAnswer:
-        rules, runs = round_runs(self.store, self.store.list_runs(*DAG_RUN), [])
-        assert rules == self.rules
-        return TrialAnswer(rules, trial_state(rules, runs, complete=complete), runs)
 
 
 @pytest.fixture
-def trial(store: Store, make_result: Any) -> Trial:
-    return Trial(store, make_result)
+def trial(store: Store, make_result: Any) -> StoredTrial:
+    return StoredTrial(store, make_result)
 
 
-def run_rounds(trial: Trial, seconds: Mapping[str, float | None], rounds: int) -> None:
-    for number in range(1, rounds + 1):
-        for variant, step_time_s in seconds.items():
-            if step_time_s is not None or number == 1:
-                # One per mille of noise that all variants of a round have, and as much of their own.
-                noise = 1 + 0.001 * (number % 3) + 0.001 * (len(variant) * number % 4)
-                trial.ran(variant, number, step_time_s and step_time_s * noise)
-
-
-def test_the_answer_names_what_is_slower_by_how_much_and_what_cannot_run(trial: Trial) -> None:
+def test_the_answer_names_what_is_slower_by_how_much_and_what_cannot_run(trial: StoredTrial) -> None:
     run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
     answer = trial.answer()
     assert (answer.state.ended, answer.state.reason, answer.state.best) == (True, "one left", "default")
@@ -127,7 +58,7 @@ def test_a_known_best_and_what_was_set_aside_are_told() -> None:
     assert "`v12` was set aside after one run, 51 % slower in it (not tested)." in sentence
 
 
-def test_a_round_is_decided_by_the_rounds_before_it_only(trial: Trial) -> None:
+def test_a_round_is_decided_by_the_rounds_before_it_only(trial: StoredTrial) -> None:
     run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
     assert trial.answer(complete=0).state.still_in == VARIANTS
     assert trial.answer(complete=1).state.still_in == ("default", "ring")
@@ -136,7 +67,7 @@ def test_a_round_is_decided_by_the_rounds_before_it_only(trial: Trial) -> None:
     assert trial.answer(complete=2).state == before
 
 
-def test_a_run_that_the_cluster_failed_is_no_verdict_on_its_variant(trial: Trial) -> None:
+def test_a_run_that_the_cluster_failed_is_no_verdict_on_its_variant(trial: StoredTrial) -> None:
     lost = JobStatus(state=JobState.FAILED, cluster_fault=True)
     bad = Verdict(checks=(Check(name="job_succeeded", passed=False, message="node3 died."),))
     trial.ran("ring", 1, 0.2, status=lost, verdict=bad)
@@ -147,7 +78,7 @@ def test_a_run_that_the_cluster_failed_is_no_verdict_on_its_variant(trial: Trial
 
 def test_no_round_starts_that_could_exceed_the_gpu_hours(store: Store, make_result: Any) -> None:
     """The three runs of a round may take 3 GPU-hours, and take 60 s of 2 GPUs each."""
-    trial = Trial(store, make_result, RULES.model_copy(update={"gpu_hours_max": 3.05}))
+    trial = StoredTrial(store, make_result, RULES.model_copy(update={"gpu_hours_max": 3.05}))
     run_rounds(trial, dict.fromkeys(VARIANTS, 0.2), 1)
     answer = trial.answer()
     assert answer.gpu_hours > 0.05
@@ -155,7 +86,7 @@ def test_no_round_starts_that_could_exceed_the_gpu_hours(store: Store, make_resu
     assert "It ended by its gpu_hours_max." in answer.sentence
 
 
-def test_a_round_that_is_under_way_does_not_count_yet(trial: Trial) -> None:
+def test_a_round_that_is_under_way_does_not_count_yet(trial: StoredTrial) -> None:
     run_rounds(trial, dict.fromkeys(VARIANTS, 0.2), 1)
     trial.ran("default", 2, 0.5)
     answer = trial.answer()
@@ -163,7 +94,7 @@ def test_a_round_that_is_under_way_does_not_count_yet(trial: Trial) -> None:
     assert answer.sentence.endswith("It goes on.")
 
 
-def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(trial: Trial) -> None:
+def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(trial: StoredTrial) -> None:
     for number in range(1, 6):
         trial.ran("default", number, 0.2, gpus=2)
         trial.ran("ring", number, 0.41, gpus=4)  # twice the samples
@@ -173,7 +104,7 @@ def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(tr
 
 
 def test_runs_of_a_trial_never_enter_the_history_of_the_weekly_cell_nor_the_other_way(
-    trial: Trial, store: Store, make_result: Any
+    trial: StoredTrial, store: Store, make_result: Any
 ) -> None:
     def week(number: int, step_time_s: float) -> dict[str, Any]:
         name = f"weekly-{number}"
@@ -204,7 +135,7 @@ def test_runs_of_a_trial_never_enter_the_history_of_the_weekly_cell_nor_the_othe
 
 
 def test_the_noise_of_a_configuration_is_that_of_its_history(
-    trial: Trial, store: Store, make_result: Any, monkeypatch: pytest.MonkeyPatch
+    trial: StoredTrial, store: Store, make_result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     position = TrialPosition(rules=RULES, variant="ring", round=1, index=0)
@@ -220,7 +151,7 @@ def test_the_noise_of_a_configuration_is_that_of_its_history(
 
 
 def test_the_command_shows_the_answer_as_a_table_json_and_csv(
-    trial: Trial, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trial: StoredTrial, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", trial.store.url)
     run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)

@@ -49,9 +49,11 @@ OF_LIGHTNING = {
     "nemo.utils.callbacks.dist_ckpt_io.AsyncFinalizableCheckpointIO": {
         *("_record", "checkpoint_io", "load_checkpoint")  # the first one is the trainer's own
     },
+    # A method of later releases, which the trainer's class has for these.
+    "megatron.core.ssm.mamba_mixer.MambaMixer": {"_ssm_training"},
     "nemo.collections.llm.gpt.data.mock.MockDataModule": {"load_state_dict", "state_dict", "trainer"},
 }
-"""Names that NeMo passes on to Lightning or inherits from it, whose source is not read here."""
+"""Names that NeMo passes on to Lightning or inherits from it, whose source is not read here, and our own."""
 
 Row = dict[str, Any]
 

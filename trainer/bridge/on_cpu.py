@@ -47,9 +47,9 @@ def cpu_patches() -> list[tuple[Any, str, Any]]:
     """Return the patches of torch and Megatron-Bridge, for `cpu_as_cuda`."""
     # Not at the top: all of them need `provide_missing_modules` before.
     from megatron.bridge.training import initialize, setup, state
-    from megatron.core.dist_checkpointing.strategies import async_utils
+    from megatron.core.dist_checkpointing.strategies import async_utils, filesystem_async
 
-    from trainer.cpu.cpu_as_cuda import InOrder, do_nothing
+    from trainer.cpu.cpu_as_cuda import InOrder, do_nothing, results_queue
 
     class ForkedWriters(async_utils.AsyncCallsQueue):
         def __init__(self, persistent: bool = False):
@@ -66,6 +66,8 @@ def cpu_patches() -> list[tuple[Any, str, Any]]:
         (initialize, "compile_helpers", do_nothing),
         # The process that writes asynchronous saves is spawned, without these patches: here it is forked.
         *((module, "AsyncCallsQueue", ForkedWriters) for module in (state, async_utils)),
+        # The name that Megatron-Core has from 0.19 on for what `cpu_as_cuda` replaces under the earlier one.
+        (filesystem_async, "get_write_results_queue", lambda *_: results_queue()),
         # With no device it would leave Megatron's random states unset, and with them dropout's.
         (torch.cuda, "device_count", lambda: 1),
         (torch.cuda, "set_device", do_nothing),

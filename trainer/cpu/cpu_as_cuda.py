@@ -122,7 +122,7 @@ def _splits(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
 
 
 @cache
-def _results_queue() -> Any:
+def results_queue() -> Any:
     """Return the queue in which the processes that write a checkpoint report their results."""
     return multiprocessing.get_context("fork").Manager().Queue()
 
@@ -148,8 +148,7 @@ _PATCHES: tuple[Patch, ...] = (
     # How many tokens go to each rank's experts is needed as numbers; they come from a GPU elsewhere.
     (token_dispatcher, "maybe_move_tensor_to_cpu", _splits),
     # Megatron spawns a process for it, which imports torch for seconds of a save, as CUDA outlives no fork.
-    (filesystem_async, "_get_write_results_queue", _results_queue),
-    (filesystem_async, "get_write_results_queue", lambda *_: _results_queue()),  # its name from 0.19 on
+    (filesystem_async, "_get_write_results_queue", results_queue),
     # NeMo's step lines show the memory: of the process, as there is no device memory.
     (torch.cuda, "max_memory_allocated", peak_resident_bytes),
     (torch.cuda, "max_memory_reserved", peak_resident_bytes),
