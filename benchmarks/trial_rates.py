@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from steptime.judging.trials import Race, StopWhen, TrialState, round_order
+from steptime.judging.trials import Race, StopWhen, TrialState
 
 LEAST_PERCENT = 1.5
 ROUND_PERCENT = 0.7
@@ -104,7 +104,8 @@ def simulate(variants: Variants, noise: Noise, seed: str) -> Outcome:
     while not state.ended:
         round_percent = rng.gauss(0, ROUND_PERCENT)
         times: dict[str, float | None] = {}
-        order = round_order(race.still_in, round=race.rounds + 1, seed=order_seed)
+        order = list(race.still_in)
+        random.Random(f"{order_seed}/{race.rounds + 1}").shuffle(order)  # noqa: S311
         for position, name in enumerate(order):
             deviation = noise.percent * (variants.times_noise if name == names[-1] else 1)
             percent = round_percent + position * DRIFT_PERCENT + rng.gauss(0, deviation)

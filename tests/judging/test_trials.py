@@ -5,14 +5,13 @@ docs/reference/trials.md has the rates, from benchmarks/trial_rates.py with othe
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steptime.judging.group_sequential import levels
-from steptime.judging.trials import Observation, TrialState, VariantState, decide, round_order
+from steptime.judging.trials import Observation, TrialState, VariantState, decide
 
 
 def observed(rounds: Sequence[Mapping[str, float | None]]) -> list[Observation]:
@@ -204,14 +203,6 @@ def test_noise_beyond_all_usual_is_no_evidence() -> None:
 def test_variants_have_different_names(variants: list[str]) -> None:
     with pytest.raises(ValueError, match="name of its own"):
         decide(variants, [], least_difference_percent=1.5)
-
-
-def test_the_order_of_a_round_is_random_and_repeatable() -> None:
-    names = list("abcdefgh")
-    orders = [round_order(names, round=number, seed=7) for number in range(1, 5)]
-    assert orders == [round_order(names, round=number, seed=7) for number in range(1, 5)]
-    assert all(sorted(order) == names for order in orders)
-    assert all(one != other for one, other in pairwise(orders))
 
 
 @pytest.mark.parametrize(

@@ -317,13 +317,13 @@ def _sentences(answer: TrialAnswer) -> Iterable[str]:
 
 def _slower(variant: VariantState) -> str:
     return (
-        f"`{variant.variant}` is {variant.difference_percent or 0:.1f} % slower than "
+        f"`{variant.variant}` is {variant.difference_percent or 0:z.1f} % slower than "
         f"`{variant.compared_with}` ({_interval(variant)})"
     )
 
 
 def _interval(variant: VariantState) -> str:
-    return f"{variant.low_percent or 0:.1f} to {variant.high_percent or 0:.1f} %".replace("-", "−")
+    return f"{variant.low_percent or 0:z.1f} to {variant.high_percent or 0:z.1f} %".replace("-", "−")
 
 
 def _open(answer: TrialAnswer) -> Iterable[str]:

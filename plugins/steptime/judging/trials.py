@@ -17,7 +17,6 @@ Jamieson and Talwalkar, 2016). Nothing is stated about them. `docs/reference/tri
 """
 
 import math
-import random
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,13 +118,6 @@ class TrialState:
     none is open, None if there is no estimate or it exceeds 1000."""
     further_runs: int | None
     """The same in runs, if none of the variants leaves before."""
-
-
-def round_order(variants: Sequence[str], *, round: int, seed: int) -> list[str]:
-    """Return the variants in the random order of a round: the same for the same variants, round and seed."""
-    order = list(variants)
-    random.Random(f"{seed}/{round}").shuffle(order)  # noqa: S311
-    return order
 
 
 def decide(
