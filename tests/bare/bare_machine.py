@@ -127,6 +127,10 @@ def bare_machine(
             "infinity",
         )
         try:
+            # In a file, too, as a login by ssh does not see the variables of the container.
+            pip_settings = Path(folder, "pip.conf")
+            pip_settings.write_text(_pip_settings())
+            docker("cp", str(pip_settings), f"{name}:/etc/pip.conf")
             docker("exec", name, "useradd", "--create-home", "--shell=/bin/bash", USER)
             for home, user in ((f"/home/{USER}", USER), ("/root", "root")):
                 docker("cp", str(clone), f"{name}:{home}/")
@@ -136,6 +140,16 @@ def bare_machine(
             yield BareMachine(name, environment, python)
         finally:
             docker("rm", "--force", name)
+
+
+def _pip_settings() -> str:
+    """Return the mirrors and certificates that pip uses on this machine, as its settings file has them."""
+    options = {
+        name.removeprefix("PIP_").lower().replace("_", "-"): os.environ[name]
+        for name in _SITE
+        if name.startswith("PIP_") and name in os.environ
+    }
+    return "".join(["[global]\n", *(f"{option} = {value}\n" for option, value in options.items())])
 
 
 def _has_image(image: str, environment: dict[str, str]) -> bool:
