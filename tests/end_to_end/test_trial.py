@@ -67,6 +67,7 @@ def report_of(airflow: Airflow, run: DagRun) -> str:
     return airflow.log_text(run, task)
 
 
+@pytest.mark.exhaustive
 def test_a_trial_runs_until_the_slow_variant_and_the_broken_one_have_left(airflow: Airflow) -> None:
     broken = {"STAND_IN": "out_of_memory"}
     write(airflow, "race", {"default": {}, "slow": {"STAND_IN_PRINTED_S": "0.6"}, "broken": broken})
@@ -106,8 +107,8 @@ def test_two_equal_variants_end_as_within(airflow: Airflow) -> None:
 
 
 def test_cancelling_a_trial_ends_its_job_and_starts_no_other(airflow: Airflow) -> None:
-    slow = {"STAND_IN_STEP_S": "5"}
-    write(airflow, "stopped", {"a": slow, "b": slow})
+    endless = {"STAND_IN": "hang"}
+    write(airflow, "stopped", {"a": endless, "b": endless})
     before = set(airflow.jobs())
     run = start(airflow, "stopped")
     wait_until("a job of the trial", lambda: set(airflow.jobs()) - before, 600)
@@ -119,6 +120,7 @@ def test_cancelling_a_trial_ends_its_job_and_starts_no_other(airflow: Airflow) -
     assert "the trial was stopped before" in report_of(airflow, run)
 
 
+@pytest.mark.exhaustive
 def test_with_triggerer_scheduler_and_worker_killed_each_variant_has_one_job_in_each_round(
     airflow: Airflow,
 ) -> None:
@@ -140,6 +142,7 @@ def test_with_triggerer_scheduler_and_worker_killed_each_variant_has_one_job_in_
 
 
 @pytest.mark.slurm
+@pytest.mark.exhaustive
 def test_on_slurm_the_variants_of_a_round_run_on_the_same_nodes(airflow: Airflow, slurm: MiniSlurm) -> None:
     write(airflow, "on-slurm", {"a": {}, "b": {}}, cluster=STAND_IN_ON_SLURM, rounds_max=2)
     assert "one after the other on the same nodes" in airflow.steptime("trial", "plan", "on-slurm").stdout

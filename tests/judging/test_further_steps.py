@@ -4,6 +4,7 @@ import pytest
 from planted_series import WEEK_S, planted_series
 
 from steptime.judging.detection import SeriesState, series_states
+from steptime.judging.onset import likely_ramp
 
 STEP, FURTHER = 12, 22
 """Weeks in which the planted series becomes slower by 5 % and by 4 % more."""
@@ -12,6 +13,19 @@ USUAL = [100.0, 100.8, 99.1, 100.4, 98.9, 100.9, 99.6, 100.2, 99.3, 101.0, 99.5,
 
 def two_steps(week: int) -> float:
     return (1.05 if week >= STEP else 1.0) * (1.04 if week >= FURTHER else 1.0)
+
+
+def test_slower_runs_after_a_gap_are_no_drift_through_it() -> None:
+    """Nothing was measured in between: a step fits as well, and names what changed."""
+    weeks = [*range(12), 24, 25, 26]
+    seconds = [number / 100 for number in USUAL] + [1.052, 1.049, 1.051]
+    after = likely_ramp(seconds, [WEEK_S * week for week in weeks], "slower")
+    assert after is None or after.log_odds < 0
+    drifting = [1 + 0.01 * max(0, week - 6) for week in range(15)]
+    ramp = likely_ramp(drifting, [WEEK_S * week for week in range(15)], "slower")
+    assert ramp is not None
+    assert ramp.log_odds > 0
+    assert ramp.weekly == pytest.approx(0.01, abs=0.002)
 
 
 def told(runs: list[float]) -> SeriesState:

@@ -199,6 +199,6 @@ def test_releases_that_were_not_tried_are_told(
     ended = light_trainer([path], tmp_path)
     assert ended.returncode == 2
     assert (f"steptime: {remark}.\n" in ended.stdout) == (remark is not None)
-    failed = "trainer: rank 0 failed: No module named 'torch'"
+    failed = "trainer: rank 0 failed: No module named 'lightning'"
     told = f"{failed}; {remark}: choose another image if their API differs.\n" if remark else f"{failed}\n"
     assert told in ended.stdout

@@ -108,6 +108,8 @@ def likely_ramp(
 ) -> Ramp | None:
     """Return the likeliest ramp between two levels; None if none of at least `SHORTEST_RAMP_S` fits.
 
+    A gap between two runs of more than half a ramp could hide a step as well: such ramps are left out.
+
     Steps and ramps of all positions are compared by their marginal likelihood, with normal noise; levels and
     deviation are integrated out. Ramps may go on until the last run.
 
@@ -122,7 +124,10 @@ def likely_ramp(
     at, runs = np.asarray(times), len(seconds)
     off = np.asarray(seconds) / np.mean(seconds) - 1
     off = off - off.mean()
-    firsts, lasts = np.nonzero(at[None, :] - at[:, None] >= SHORTEST_RAMP_S)
+    within = np.arange(runs - 1)[None, :] >= np.arange(runs)[:, None]
+    gaps = np.pad(np.maximum.accumulate(np.where(within, np.diff(at), 0.0), axis=1), ((0, 0), (1, 0)))
+    lasting = at[None, :] - at[:, None]
+    firsts, lasts = np.nonzero((lasting >= SHORTEST_RAMP_S) & (gaps <= lasting / 2))
     if not len(firsts):
         return None
 
