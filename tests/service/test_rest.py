@@ -6,7 +6,7 @@ import pytest
 
 from steptime.errors import SystemFailure, UserError
 from steptime.service import rest
-from steptime.service.rest import AirflowClient, LogLine, TaskInstance
+from steptime.service.rest import AirflowClient, DagRun, LogLine, TaskInstance
 
 from . import airflow_openapi
 
@@ -41,6 +41,21 @@ def test_a_lost_reply_does_not_trigger_twice(api: Any, client: AirflowClient) ->
     api.answers["POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns"] = stored_but_broken
     assert client.trigger("steptime_llama3.1-25.04", {}).state == "running"
     assert len(api.asked("POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns")) == 1
+
+
+def test_a_dag_run_is_marked_again_if_airflows_database_was_locked(
+    api: Any, client: AirflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest, "_MARKED_WITHIN_S", 4.0)
+    path = "PATCH /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r 1+2"
+    run = DagRun.model_validate(RUN)
+    locked = (500, {"detail": {"reason": "Database error"}})
+    api.answers[path] = lambda _: locked if len(api.asked(path)) < 3 else (200, RUN | {"state": "failed"})
+    client.mark_failed(run)
+    assert len(api.asked(path)) == 3
+    api.answers[path] = locked
+    with pytest.raises(SystemFailure, match="500"):
+        client.mark_failed(run)
 
 
 def test_of_a_dag_that_airflow_lacks_it_is_said_when_it_appears(api: Any, client: AirflowClient) -> None:

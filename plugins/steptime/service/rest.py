@@ -17,9 +17,11 @@ from pydantic import BaseModel, ConfigDict
 from steptime.airflow_addresses import dag_run_path
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
-from steptime.waiting import poll_until
+from steptime.waiting import poll_until, retrying
 
 _TIMEOUT_S = 30.0
+_MARKED_WITHIN_S = 100.0
+"""How long marking a DAG run as failed is tried. A try that waits in vain for SQLite's lock takes 20 s."""
 _UNDER_WAY = (
     *("scheduled", "queued", "running", "deferred", "awaiting_input", "restarting"),
     *("up_for_retry", "up_for_reschedule"),
@@ -275,8 +277,13 @@ class AirflowClient:
         return None
 
     def mark_failed(self, run: DagRun) -> None:
-        """Mark a DAG run as failed, as the button in the UI does: its tasks then end their jobs."""
-        self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
+        """Mark a DAG run as failed, as the button in the UI does: its tasks then end their jobs.
+
+        Repeated if Airflow answers with an error of its own: SQLite may be locked while the scheduler writes.
+        """
+        path, body = _run_path(run.dag_id, run.dag_run_id), {"state": "failed"}
+        again = retrying(SystemFailure, longest_s=4.0, timeout_s=_MARKED_WITHIN_S)
+        again(lambda: self._call("PATCH", path, json=body))()
 
     def question(self, run: DagRun, task_id: str) -> Question | None:
         """Return what a task of a DAG run asks a person; None if it has not asked."""

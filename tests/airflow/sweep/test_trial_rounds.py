@@ -22,7 +22,7 @@ from tests.airflow.conftest import MakeContext, MakeResult
 from .conftest import SweepTask
 
 VARIANTS: dict[str, Any] = {"default": {}, "slow": {"environment": {"STAND_IN_PRINTED_S": "0.6"}}}
-LAST = "performance.publish"
+FIRST, LAST = "performance.submit", "performance.publish"
 
 
 @pytest.fixture
@@ -117,6 +117,19 @@ def test_on_one_machine_the_variants_of_a_round_follow_one_another(
         made.submit(1)
     states[f"{LAST}_0"] = "failed"
     assert made.submit(1)
+
+
+@pytest.mark.parametrize("first", ["failed", "success"])
+def test_a_run_that_begins_while_the_trial_is_stopped_submits_nothing(
+    trial: Callable[..., Trial], states: dict[str, str | None], first: str
+) -> None:
+    """Airflow skips what has not begun, which is no end of the runs before."""
+    made = trial(same_nodes=True)
+    states |= {f"{FIRST}_0": first, f"{LAST}_0": "skipped"}
+    with pytest.raises(AirflowFailException, match="was stopped"):
+        made.submit(1)
+    states |= {f"{FIRST}_0": "skipped"}
+    assert made.submit(1), "a variant that has left is skipped, too"
 
 
 def test_a_job_that_was_submitted_before_a_crash_is_found_again(

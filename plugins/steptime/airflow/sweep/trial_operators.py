@@ -33,8 +33,8 @@ from steptime.waiting import poll_until_async
 
 _ASKED_EVERY_S = 5.0
 """Seconds between two questions of a triggerer about the tasks of a trial's DAG run."""
-_LAST_TASK = "publish"
-"""The last task of each run, in its task group."""
+_FIRST_TASK, _LAST_TASK = "submit", "publish"
+"""The first and the last task of each run, in its task group."""
 
 
 class RoundTrigger(WaitingTrigger):
@@ -81,9 +81,31 @@ async def _shared_states(*tasks: str) -> dict[str, str | None]:
 
 
 def _states(dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
-    """Return the states of the mapped instances of a task, as `task_id_0`, `task_id_1` and so on."""
-    states = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id])
+    """Return the states of the mapped instances of a last task, and of the first ones of the same runs.
+
+    Their names are `task_id_0`, `task_id_1` and so on.
+    """
+    task_ids = [task_id, _first_task(task_id)]
+    states = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=task_ids, run_ids=[run_id])
     return dict(states.get(run_id, {}))
+
+
+def _first_task(last_task: str) -> str:
+    """Return the id of the first task in the task group of a last one."""
+    return f"{last_task.rpartition('.')[0]}.{_FIRST_TASK}"
+
+
+def _is_stopped(states: Mapping[str, str | None], task_id: str, count: int) -> bool:
+    """Return whether a person ended the DAG run: a last task was skipped, though its run was not.
+
+    Airflow then skips all tasks that have not begun, and a task that begins at that moment would take their
+    runs for over.
+    """
+    return any(
+        states.get(f"{task_id}_{index}") == "skipped"
+        and states.get(f"{_first_task(task_id)}_{index}") != "skipped"
+        for index in range(count)
+    )
 
 
 def _are_over(states: Mapping[str, str | None], task_id: str, count: int) -> bool:
@@ -106,7 +128,10 @@ class SubmitRoundOperator(SubmitTrainingOperator):
             in_round = position.index % len(position.rules.variants)
             before = position.index if position.rules.same_nodes else position.index - in_round
             ti, task_id = context["ti"], f"{self.task_id.rpartition('.')[0]}.{_LAST_TASK}"
-            if before and not _are_over(_states(ti.dag_id, ti.run_id, task_id), task_id, before):
+            states = _states(ti.dag_id, ti.run_id, task_id) if before else {}
+            if _is_stopped(states, task_id, before):
+                raise AirflowFailException("the trial was stopped while this run waited: it has no job")
+            if before and not _are_over(states, task_id, before):
                 self.log.info(
                     "round %d of %s waits for the %d runs before it",
                     *(position.round, position.rules.trial, before),
