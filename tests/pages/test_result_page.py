@@ -199,6 +199,7 @@ def test_runs_are_selected_by_image_driver_variable_and_node(
     expect(summary).to_have_text("1 of 2 runs")
     expect(page).to_have_url(ending("?view=runs&image=nemo%3A26.02.01"))
     frame.get_by_role("button", name="Reset filters").click()
+    expect(summary).to_have_text("2 runs")
     frame.get_by_label("NVIDIA driver").select_option("570.13.old")
     expect(summary).to_have_text("1 of 2 runs")
     expect(frame.locator("tr[data-job]")).to_have_attribute("data-job", "old")
@@ -212,8 +213,10 @@ def test_runs_are_selected_by_image_driver_variable_and_node(
     offered = frame.locator("#known-variable option").evaluate_all("(all) => all.map(({value}) => value)")
     assert offered == ["NCCL_ALGO=Old", "OMP_NUM_THREADS=1"]
     frame.get_by_role("button", name="Reset filters").click()
+    expect(summary).to_have_text("2 runs")
     frame.locator("#search").fill("nccl_algo=new h009")
     expect(summary).to_have_text("1 of 2 runs")
+    expect(frame.locator("tr[data-job]")).to_have_attribute("data-job", "new")
     href = frame.locator("#csv").get_attribute("href")
     [exported] = csv.DictReader(page.request.get(f"{site}/steptime/{href}").text().splitlines())
     expected = ("nemo:26.02.01", "570.13.new", "OMP_NUM_THREADS=1, NCCL_ALGO=New", "h009")
