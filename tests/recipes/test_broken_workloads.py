@@ -83,6 +83,12 @@ MISTAKES = {
         "line 13, gpu_types.h1000: unknown GPU type 'h1000' of config/gpus.yaml: did you mean 'h100'? "
         "Valid are: a100, h100, h200, gh200, b200, b300, gb200, gb300, cpu.",
     ),
+    "an image without a version": (
+        "nvidia/nemo:25.07.01",
+        "nvidia/nemo",
+        "line 13, gpu_types.b200.image: image 'nvcr.io/nvidia/nemo' names no version: add its tag, like "
+        "nvcr.io/nvidia/nemo:25.04.01, so that the run can be repeated.",
+    ),
     "heads and query groups": (
         "num_query_groups: 8",
         "num_query_groups: 12",

@@ -79,3 +79,34 @@ def test_a_family_may_mean_an_older_release(config: Path) -> None:
     with pytest.raises(UserError) as refused:
         load_workload("llama3.1")
     assert str(refused.value) == f"{path} and {newer} have default_release: true: leave it in one."
+
+
+@pytest.mark.parametrize(
+    ("image", "backend"),
+    [
+        ("nvcr.io/nvidia/nemo:26.02", "megatron_bridge"),
+        ("nvcr.io/nvidia/nemo:27.01.01", "megatron_bridge"),
+        ("registry.example.com/copies/nemo:26.04.01", "megatron_bridge"),
+        ("nvcr.io/nvidia/nemo:25.11.01", "nemo"),
+        ("nvcr.io/nvidia/pytorch:26.02-py3", "nemo"),
+        ("nvcr.io/nvidia/nemo:dev", "nemo"),
+        ("nvcr.io/nvidia/nemo@sha256:" + "0123456789abcdef" * 4, "nemo"),
+    ],
+)
+def test_a_model_of_ones_own_trains_with_what_its_images_are_made_for(
+    config: Path, image: str, backend: str
+) -> None:
+    text = (
+        (config / "workloads/llama3.1-25.04.yaml").read_text().replace("llama3.1-25.04\n", "mine-26.11\n", 1)
+    )
+    mine = config / "workloads/mine-26.11.yaml"
+    mine.write_text(text.replace("nvcr.io/nvidia/nemo:25.02.01", image))
+    assert {recipe.backend for recipe, _ in load_workload("mine").recipes()} == {backend}
+    mine.write_text(mine.read_text().replace("defaults:", "backend: nemo\ndefaults:", 1))
+    assert {recipe.backend for recipe, _ in load_workload("mine").recipes()} == {"nemo"}
+
+
+def test_shipped_recipes_name_their_backend_only_by_their_images() -> None:
+    """Those of NVIDIA's scripts are trained by no backend of steptime's trainer."""
+    backends = {recipe.backend for name in list_workloads() for recipe, _ in load_workload(name).recipes()}
+    assert backends == {"nemo"}

@@ -73,3 +73,15 @@ def parse_image(text: str) -> Image:
             "so that the run can be repeated."
         )
     return Image(registry=registry, repository=match["repository"], tag=match["tag"], digest=match["digest"])
+
+
+def nemo_release(name: str) -> tuple[int, int] | None:
+    """Return the year and month of an image of NeMo: (26, 2) for `nvcr.io/nvidia/nemo:26.02.01`.
+
+    None for other images. A copy in another registry counts if its name ends in `nemo`.
+    """
+    image = parse_image(name)
+    release = re.match(r"(\d\d)\.(\d\d)(?!\d)", image.tag or "")
+    if release is None or image.repository.rpartition("/")[2] != "nemo":
+        return None
+    return int(release[1]), int(release[2])

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, FieldErrors, Mistake
+from steptime.recipes.image import nemo_release, parse_image
 from steptime.recipes.models import Model, ModelShape, Nsight, OwnProgram, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
@@ -28,6 +29,9 @@ LAST_STEP = "last"
 PROXY_SUFFIX = "-proxy"
 """Suffix of a proxy's size, as in the documents' tables: `405b-proxy` is 405b with fewer layers."""
 
+_FIRST_OF_BRIDGE = (26, 2)
+"""NVIDIA's images of NeMo from this release on are made for Megatron-Bridge, not for NeMo 2."""
+
 EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs")
 """Placeholders in the template of an experiment's name."""
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
@@ -37,6 +41,11 @@ EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 def _time_limit(text: str) -> str:
     parse_time_limit(text)
     return text
+
+
+def _image(name: str) -> str:
+    parse_image(name)
+    return name
 
 
 def _window(text: str) -> str:
@@ -155,7 +164,7 @@ class Platform(Frozen):
     """A workload's settings for one type of GPU."""
 
     gpus_per_node: PositiveInt
-    image: str | None
+    image: Annotated[str, AfterValidator(_image)] | None
     """Container image; null if the trainer's own environment is used (CPU)."""
     time_limit: TimeLimit | None = None
     """Time limit; null for that of the steps."""
@@ -318,8 +327,8 @@ class Workload(Frozen):
     experiment: Annotated[str, AfterValidator(_experiment)]
     """Template of the experiments' names, with placeholders of `EXPERIMENT_PLACEHOLDERS`."""
     step_log: Literal["lines", "bar"] = "lines"
-    backend: Literal["nemo", "megatron_bridge"] = "nemo"
-    """The framework with which steptime's trainer trains: NeMo 2 or Megatron-Bridge."""
+    backend: Literal["nemo", "megatron_bridge"] | None = None
+    """What steptime's trainer trains with: NeMo 2 or Megatron-Bridge; null for that of the images."""
     launcher: OwnProgram | None = None
     """The user's own program that trains; null for steptime's trainer or Megatron-Bridge's script."""
     defaults: Defaults
@@ -388,6 +397,7 @@ class Workload(Frozen):
         """
         platform = self.gpu_types[gpu_type]
         proxy = rule.is_proxy
+        model = self.sizes[size].shape(rule)
         return Recipe(
             workload=self.workload,
             size=size + PROXY_SUFFIX if proxy else size,
@@ -395,14 +405,28 @@ class Workload(Frozen):
             gpu_type=gpu_type,
             scaling=scaling,
             proxy=proxy,
-            model=self.sizes[size].shape(rule),
+            model=model,
             parallelism=rule.parallelism_on(gpus, tensor_parallel),
             micro_batch_size=rule.micro_batch_size,
             global_batch_size=rule.global_batch_size[scaling].at(gpus),
             gpus_per_node=platform.gpus_per_node,
             image=platform.image,
             step_log=self.step_log,
-            backend=self.backend,
+            backend=self._backend(model),
             launcher=self.launcher,
             flops_formula=self.flops_formula,
+        )
+
+    def _backend(self, model: Model) -> Literal["nemo", "megatron_bridge"]:
+        """Return `backend`, or Megatron-Bridge if steptime's trainer trains `model` in images made for it."""
+        if self.backend is not None:
+            return self.backend
+        if self.launcher is not None or not isinstance(model, ModelShape):
+            return "nemo"
+        images = (platform.image for platform in self.gpu_types.values())
+        releases = (nemo_release(image) for image in images if image is not None)
+        return (
+            "megatron_bridge"
+            if any(release and release >= _FIRST_OF_BRIDGE for release in releases)
+            else "nemo"
         )
