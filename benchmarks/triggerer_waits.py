@@ -108,7 +108,7 @@ async def wait_for(run: Run, jobs: list[Job]) -> tuple[list[float], float]:
             late_s = max(late_s, time.monotonic() - began - LATE_EVERY_S)
 
     async def wait(job: Job) -> float:
-        limits = WaitLimits(patience_s=3600)
+        limits = WaitLimits(patience_s=3600, queue_s=3600, run_s=3600)
         status = await follow(run, job, limits, airflow_connection, info=lambda _: None, warn=print)
         assert status.state is JobState.SUCCEEDED, status
         return time.time() - ended_at(job)

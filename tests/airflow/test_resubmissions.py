@@ -18,7 +18,6 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.store.ledger import latest_submitted
-from steptime.store.run_models import Submission
 
 from .conftest import (
     AirflowSays,
@@ -258,17 +257,3 @@ def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
     assert live_jobs(cluster) == [job.name]
     in_ledger = noted(job.name)
     assert in_ledger.resubmission == 0
-
-
-def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
-    submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
-) -> None:
-    submitted, context = submission(STAND_IN_STEP_S="0"), make_context()
-    lose(Submission.model_validate(submitted).job)
-
-    wait_task(submitted, deferrable=False).execute(context)
-
-    handed_on = latest_submitted(ledger.jobs_of_task(task_key(context)))
-    assert handed_on is not None
-    assert handed_on.job.name != submitted["job"]["name"]
-    assert state_of(cluster, handed_on.job.name) is JobState.SUCCEEDED

@@ -74,7 +74,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_over
         monkeypatch.setattr("steptime.airflow.base._KILL_WITHIN_S", 0.5)
     submitted = submission(STAND_IN="hang")
     airflow_says(answer)
-    task = wait_task(submitted, deferrable=False)
+    task = wait_task(submitted)
     held = noted(submitted["job"]["name"])
     task.guard(held, make_context())
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.triggers.base import TriggerEvent
 
 from steptime.airflow import base
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 
-from .conftest import AirflowSays, MakeContext, Submit, event_of, noted, task_of, trigger_of, wait_task
+from .conftest import MakeContext, Submit, event_of, noted, task_of, trigger_of, wait_task
 
 
 async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
@@ -55,12 +56,12 @@ def test_no_event_comes_before_airflow_has_settled(
         pauses.append(seconds)
         await sleep(0)
 
-    async def end(*_: object) -> dict[str, Any]:
+    async def end() -> TriggerEvent:
         clock.now += took_s
-        return {}
+        return TriggerEvent({})
 
     monkeypatch.setattr(asyncio, "sleep", slept)
-    monkeypatch.setattr(trigger, "wait_for_end", end)
+    monkeypatch.setattr(trigger, "event", end)
     monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: clock.now))
     assert asyncio.run(event_of(trigger)) == {}
     assert pauses == [pause_s]
@@ -204,22 +205,3 @@ async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
         await waiting
     await trigger.cleanup()
     assert (await state(cluster, submitted)).is_live
-
-
-@pytest.mark.long
-def test_a_task_that_is_over_while_it_waits_in_the_worker_ends_its_job(
-    submission: Submit, make_context: MakeContext, airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits, wait_for_end = (
-        wait_task(submission(STAND_IN="hang"), deferrable=False),
-        TrainingTrigger.wait_for_end,
-    )
-
-    async def after_a_signal(self: TrainingTrigger) -> dict[str, Any]:
-        airflow_says("failed")
-        await asyncio.to_thread(waits.on_kill)
-        return await asyncio.wait_for(wait_for_end(self), 60)
-
-    monkeypatch.setattr(TrainingTrigger, "wait_for_end", after_a_signal)
-    with pytest.raises(AirflowFailException, match="was cancelled"):
-        waits.execute(make_context())

@@ -59,7 +59,6 @@ def test_three_lines_are_a_dag(read: Any) -> None:
     assert {task.owner for task in dag.tasks} == {"airflow"}
     # Airflow checks each field of each copy whenever it stores the DAG: half a second of CPU a file.
     assert not [task.task_id for task in dag.tasks if task.params], "the form is the DAG's alone"
-    assert dag.get_task("performance.wait").deferrable
 
 
 def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:

@@ -45,7 +45,6 @@ _WORKER = ("the task's process", "the whole worker")
 _SIGNALS = ("SIGKILL", "SIGTERM")
 _WAITING = (points.QUEUED, points.TRAINING)
 _TWICE = MappingProxyType({"valid": (2,)})
-_IN_WORKER = "llama31_in_worker"
 
 _AIRFLOW = (
     Drill("worker killed before sbatch", (points.BEFORE_SBATCH,), faults.kill_worker, ways=_WORKER),
@@ -55,15 +54,6 @@ _AIRFLOW = (
         faults.kill_worker,
         ways=_WORKER,
     ),
-    Drill("worker killed in mid-wait", _WAITING, faults.kill_worker, ways=_WORKER, dag_id=_IN_WORKER),
-    Drill(
-        "worker killed again and again in mid-wait",
-        _WAITING,
-        faults.kill_worker_again_and_again,
-        ways=_WORKER,
-        dag_id=_IN_WORKER,
-    ),
-    Drill("worker cut off in mid-wait", _WAITING, faults.cut_off_worker, dag_id=_IN_WORKER),
     Drill("worker killed during collection", (points.COLLECTING,), faults.kill_worker, ways=_WORKER),
     Drill("worker killed while publishing", (points.PUBLISHING,), faults.kill_worker, ways=_WORKER),
     Drill("triggerer killed", _WAITING, faults.end_triggerer, ways=_SIGNALS),
@@ -77,16 +67,10 @@ _AIRFLOW = (
 _PEOPLE = (
     Drill("marked failed while deferred", _WAITING, faults.mark_failed, _CANCELLED),
     Drill(
-        "marked failed while running",
-        (points.AFTER_RELEASE_IT_TRAINS, points.TRAINING),
-        faults.mark_failed,
-        _CANCELLED,
-        dag_id=_IN_WORKER,
+        "marked failed while submitting", (points.AFTER_RELEASE_IT_TRAINS,), faults.mark_failed, _CANCELLED
     ),
     Drill("submit cleared while deferred", _WAITING, faults.clear_submit, _TWICE),
-    Drill("submit cleared while running", _WAITING, faults.clear_submit, _TWICE, dag_id=_IN_WORKER),
     Drill("wait cleared while deferred", _WAITING, faults.clear_wait),
-    Drill("wait cleared while running", _WAITING, faults.clear_wait, dag_id=_IN_WORKER),
     Drill(
         "one cell cleared among many",
         (points.TRAINING,),
@@ -96,7 +80,6 @@ _PEOPLE = (
         params=MappingProxyType({"repeats": 2}),
     ),
     Drill("deleted while deferred", _WAITING, faults.delete, _CANCELLED),
-    Drill("deleted while running", _WAITING, faults.delete, _CANCELLED, dag_id=_IN_WORKER),
     Drill(
         "held from outside", (points.QUEUED,), faults.hold, mend=faults.release, seen=faults.is_told_of_hold
     ),
@@ -290,11 +273,6 @@ _KILLED = (
         ways=_COMMANDS,
     ),
 )
-_SERVICE = [
-    one
-    for drill in _KILLED
-    for one in (drill, replace(drill, name=f"{drill.name} in mid-wait", points=_WAITING, dag_id=_IN_WORKER))
-]
 # The others have several outcomes, or end the run at once, so that a second fault would affect nothing.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
 _ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SSH, *_SLURM, *_FILES, *_ADMINISTRATORS)
@@ -306,6 +284,6 @@ ALSO = MappingProxyType(
     }
 )
 DRILLS = MappingProxyType({drill.name: drill for drill in _ALL})
-SERVICE_DRILLS = MappingProxyType({drill.name: drill for drill in _SERVICE})
+SERVICE_DRILLS = MappingProxyType({drill.name: drill for drill in _KILLED})
 SERVICE_ALSO = MappingProxyType({"the api-server killed": faults.kill_api_server_once, **ALSO})
-POINTS = MappingProxyType({point.name: point for drill in (*_ALL, *_SERVICE) for point in drill.points})
+POINTS = MappingProxyType({point.name: point for drill in (*_ALL, *_KILLED) for point in drill.points})

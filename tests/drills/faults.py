@@ -1,11 +1,9 @@
 """The faults that strike a run and what it runs on, and how each is mended. All of them are real."""
 
 import os
-import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -40,55 +38,6 @@ def kill_worker(scene: "Scene") -> None:
     """SIGKILL the task of the point: its process alone, or also the worker that watches it."""
     worker, *below = scene.worker(scene.point.task)
     kill(below if scene.schedule.way == "the task's process" else [worker, *below])
-
-
-def kill_worker_again_and_again(scene: "Scene") -> None:
-    """Kill the worker in one try after another, more often than Airflow's default number of retries."""
-    for number in range(1, _KILLS + 1):
-        wait_until(f"try {number} of {WAIT}", partial(_is_in_try, scene, number), _NOTICED_S)
-        wait_until("a worker that has seen the job", partial(_is_told_of_job, scene), _NOTICED_S)
-        kill_worker(scene)
-        scene.note(f"killed in try {number}")
-
-
-def _is_in_try(scene: "Scene", number: int) -> bool:
-    task = scene.task(WAIT)
-    assert task is None or task.state != "failed", f"{WAIT} has failed after {task.try_number} tries"
-    return task is not None and task.state == "running" and task.try_number == number
-
-
-def cut_off_worker(scene: "Scene") -> None:
-    """SIGSTOP the worker until Airflow schedules another try; after SIGCONT it learns so and is killed."""
-    wait_until("a worker that has seen the job", partial(_is_told_of_job, scene), _NOTICED_S)
-    worker = scene.worker(WAIT)
-    state = "SELECT state FROM task_instance WHERE run_id = ? AND task_id = ?"  # the api-server cannot answer
-    stopped = (
-        worker if scene.schedule.way == "the whole worker" else _all_of(scene.site.component("api-server"))
-    )
-    with _suspended(stopped):
-        wait_until(
-            "a task that is to be tried again",
-            lambda: scene.site.airflow_rows(state, scene.run.dag_run_id, WAIT) == [("up_for_retry",)],
-            _NOTICED_S,
-        )
-    _, *below = worker
-    wait_until("the end of the first try", lambda: not any(one.is_running() for one in below), 2 * _NOTICED_S)
-
-
-def _is_told_of_job(scene: "Scene") -> bool:
-    log = scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
-    return re.search(r"job \S+: (queued|running)", log) is not None
-
-
-@contextmanager
-def _suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.resume()
 
 
 def _all_of(process: psutil.Process) -> list[psutil.Process]:

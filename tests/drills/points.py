@@ -86,8 +86,7 @@ def _trains(scene: "Scene") -> bool:
 
 
 def _is_waited_for(scene: "Scene") -> bool:
-    waits = "running" if scene.drill.dag_id == "llama31_in_worker" else "deferred"
-    return all(scene.state(WAIT, cell) == waits for cell in scene.cells)
+    return all(scene.state(WAIT, cell) == "deferred" for cell in scene.cells)
 
 
 def _let_train(scene: "Scene") -> None:

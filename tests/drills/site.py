@@ -39,14 +39,11 @@ IMPATIENT = "impatient"
 """The same cluster in another file, which lets it be out of reach for at most 18 s."""
 TRAINING_DAG = "steptime_llama3.1-25.04"
 STAND_IN = Path(__file__).with_name("gated_trainer.py")
-_IN_WORKER_DAG = "llama31_in_worker"
 DAGS = f"""
 from steptime.airflow.dag_builder import training_dag
 
 training_dag("{TRAINING_DAG}", workload="llama3.1")
-training_dag("{_IN_WORKER_DAG}", workload="llama3.1", deferrable=False)
 """
-"""The file of two DAGs: one waits in the triggerer, one in a worker."""
 SWEEP_DAG = "drilled_sweep"
 SWEEP = f"""
 from steptime.airflow.sweep.dag import sweep_dag
@@ -193,7 +190,7 @@ class Site:
 
     def require_dags(self) -> None:
         """Wait until the DAGs of drills can be triggered, which is later than when they are listed."""
-        for dag_id in (TRAINING_DAG, _IN_WORKER_DAG, SWEEP_DAG):
+        for dag_id in (TRAINING_DAG, SWEEP_DAG):
             wait_until(f"the DAG {dag_id}", partial(self._has_dag, dag_id), _DAGS_WITHIN_S)
 
     def _has_dag(self, dag_id: str) -> bool:

@@ -15,13 +15,11 @@ from steptime.mini_slurm.layout import CONNECTION
 from steptime.service import connection_file
 
 DAGS = """
-from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.dags import make_dags
 
 make_dags(["bridge-llama", "grok1", "llama3.1"], sweeps={})
-training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
-"""Three workloads, as parsing all takes Airflow long, and a DAG whose worker a test can kill."""
+"""Three workloads, as parsing all takes Airflow long."""
 
 DATA = Path(__file__).parents[1] / "data"
 WORKLOADS = (

@@ -68,25 +68,6 @@ def state_of(airflow: Airflow, job_name: str) -> str | None:
     return None if status is None else status.state
 
 
-def test_a_killed_worker_comes_back_to_the_same_job(airflow: Airflow) -> None:
-    before = set(airflow.jobs())
-    run = airflow.trigger("llama31_in_worker", **OF_SECONDS)
-    job_name = started_training(airflow, before)
-    task = wait_in_state(airflow, run, "running")
-    workers = airflow.worker_of(run, task)
-    assert workers, f"no process works on {WAIT}"
-    kill(workers)
-
-    assert airflow.ended(run).state == "success"
-    assert new_jobs(airflow, before) == {job_name}, "a second job was submitted"
-    assert state_of(airflow, job_name) == "succeeded"
-    again = airflow.task(run, WAIT)
-    assert again is not None
-    assert again.try_number > task.try_number, "the killed task was not tried again"
-    (row,) = [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
-    assert (row["job_name"], row["state"]) == (job_name, "valid")
-
-
 def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     run = airflow.trigger(**OF_SECONDS)

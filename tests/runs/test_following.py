@@ -23,7 +23,8 @@ MakeRun = Callable[..., Run]
 QUEUED = JobStatus(state=JobState.QUEUED, reason="waits for 2 of 2 slots")
 RUNNING = JobStatus(state=JobState.RUNNING, started_at=1_790_000_000.0, nodes=("n1",))
 FAILED = JobStatus(state=JobState.FAILED, exit_code=1)
-_PATIENT = WaitLimits(patience_s=600)
+_EVER_S = 1e12
+_PATIENT = WaitLimits(patience_s=600, queue_s=_EVER_S, run_s=_EVER_S)
 ANOTHER_LOG = "the training's log was cut or replaced: it is followed from its beginning"
 _JOB = {"cluster": "local", "name": "job", "job_id": "1", "directory": "/d", "log_path": "/d/log"}
 
@@ -150,7 +151,7 @@ async def test_the_end_is_told_with_the_last_steps(watched: Watched) -> None:
 async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_is_over(
     a_run: MakeRun,
 ) -> None:
-    patient, impatient = Watched(a_run()), Watched(a_run(), WaitLimits(patience_s=-1))
+    patient, impatient = Watched(a_run()), Watched(a_run(), _PATIENT.model_copy(update={"patience_s": -1}))
 
     patient.follower.missed(ConnectionError("no route to host"))
 
@@ -260,7 +261,9 @@ async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
 
 
 async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(a_run: MakeRun, clock: Clock) -> None:
-    watched = Watched(a_run(), WaitLimits(patience_s=600, queue_s=3600), submitted_at=clock.now)
+    watched = Watched(
+        a_run(), WaitLimits(patience_s=600, queue_s=3600, run_s=_EVER_S), submitted_at=clock.now
+    )
     await watched.sees(RUNNING)
     clock.now += 7200
     assert await watched.sees(QUEUED) is None

@@ -47,8 +47,8 @@ def extra_of_run(row: Mapping[str, Any], finding: Finding | None) -> dict[str, A
     numbers = {column.name: row[column.name] for column in COLUMNS if column.in_events}
     if finding is None:
         return numbers | dict.fromkeys(_JUDGED) | {"changes": []}
-    told = finding.verdict_columns
-    return numbers | {name: told[name] for name in _JUDGED} | {"changes": list(finding.judgement.changes)}
+    verdict = finding.verdict_columns
+    return numbers | {name: verdict[name] for name in _JUDGED} | {"changes": list(finding.judgement.changes)}
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable[Finding]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -203,26 +203,21 @@ def returned_by(task_id: str, value: Any) -> Any:
 class RunOperator(BaseOperator):
     """Base class of operators that work on one planned run, whose name labels the task in Airflow's UI."""
 
+    _run: Run | None = None
+    """The run, as soon as the running task knows it."""
+
     def __init__(self, *, map_index_template: str | None = "{{ task.cell }}", **kwargs: Any) -> None:
         super().__init__(map_index_template=map_index_template, **kwargs)
 
     @property
     def cell(self) -> str:
-        """The run's name, `tiny·fp32·2`, for the template that names the mapped task.
-
-        Known once Airflow has rendered the task's fields; empty if there is no run.
-        """
-        run = self.planned_run()
-        return "" if run is None else run.name
+        """The run's name, `tiny·fp32·2`, for the template that names the mapped task; empty if not known."""
+        return "" if self._run is None else self._run.name
 
     @property
     def ledger(self) -> Ledger:
         """The job ledger, which waits while the metrics store is away, and says so in the task's log."""
         return Ledger(self.log.warning)
-
-    def planned_run(self) -> Run | None:
-        """Return the run that this operator works on; None if it is not known yet."""
-        raise NotImplementedError
 
 
 class CancelsJobOnKill(RunOperator):
@@ -233,11 +228,8 @@ class CancelsJobOnKill(RunOperator):
     asks Airflow for the task's state.
     """
 
-    deferrable = True
     _guarded: tuple[str, str] | None = None
     _task_instance: RuntimeTaskInstanceProtocol | None = None
-    may_be_lost = False
-    """Whether the state `failed` may only mean that the worker was lost in the task's last try."""
     task_was_over = False
 
     def guard(self, job: LedgerJob, context: Context) -> None:
@@ -271,16 +263,10 @@ class CancelsJobOnKill(RunOperator):
                 await store_refusal(job, refusal, self.ledger)
             raise
 
-    def wait_for_gpus(self, full: GpuLimitReached, context: Context) -> Any:
-        """Wait until the GPU limits leave room for the job named in `full`, then execute this task again.
-
-        Raises TaskDeferred to wait in the triggerer; without `deferrable` it waits in the worker.
-        """
+    def wait_for_gpus(self, full: GpuLimitReached) -> NoReturn:
+        """Defer the task until the GPU limits leave room for the job named in `full`."""
         self.log.info("%s", full)
-        if self.deferrable:
-            raise TaskDeferred(trigger=GpuLimitTrigger(job=full.job_name), method_name="go_on")
-        asyncio.run(launch.wait_for_gpus(full.job_name, self.ledger, self.log.info))
-        return self.execute(context)
+        raise TaskDeferred(trigger=GpuLimitTrigger(job=full.job_name), method_name="go_on")
 
     def go_on(self, context: Context, event: dict[str, Any]) -> Any:
         """Execute this task again, now that the GPU limits leave room for its job."""
@@ -301,19 +287,12 @@ class CancelsJobOnKill(RunOperator):
     def _cancel_if_task_is_over(
         self, cluster_name: str, job_name: str, task_instance: RuntimeTaskInstanceProtocol
     ) -> None:
-        if task_is_over(task_instance, job_name, self.log.info, may_be_lost=self.may_be_lost):
+        if task_is_over(task_instance, job_name, self.log.info):
             self.task_was_over = True
             asyncio.run(cancel(cluster_name, job_name))
 
 
-def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
-    """Return whether this is the task's last try: if its worker is lost, the task fails without a retry."""
-    return ti.try_number > ti.max_tries
-
-
-def task_is_over(
-    ti: RuntimeTaskInstanceProtocol, job_name: str, info: Callable[[str], None], *, may_be_lost: bool = False
-) -> bool:
+def task_is_over(ti: RuntimeTaskInstanceProtocol, job_name: str, info: Callable[[str], None]) -> bool:
     """Return whether the task instance has ended or was deleted, so that nothing will resume it.
 
     Airflow is asked twice, because it also calls `on_kill` when a task only moves to another triggerer or
@@ -324,8 +303,6 @@ def task_is_over(
         ti: the task instance that `on_kill` was called for.
         job_name: name of the job that the message is about.
         info: gets a line with the result and its reason.
-        may_be_lost: the task runs in a worker and has no retry left: then it may be failed only because
-            Airflow missed its heartbeat, which must not end a job.
     """
     for moment_s in (0, _ASKED_AGAIN_AFTER_S):
         time.sleep(moment_s)
@@ -333,9 +310,6 @@ def task_is_over(
             state = _read_state(ti)
         except AirflowRuntimeError as error:
             info(f"Airflow cannot be asked about this task, so job {job_name} keeps running: {error}")
-            return False
-        if state == "failed" and may_be_lost:
-            info(f"this task failed in its last try, perhaps with its worker: job {job_name} keeps running")
             return False
         if state not in OVER:
             info(f"this task is {state or 'cleared'} and will go on: job {job_name} keeps running for it")

@@ -40,7 +40,7 @@ def store_plan(task: BaseOperator, context: Context, planned: Sequence[LedgerPla
     try:
         balances = wait_for_store(lambda: budgets.store_plan(owner, planned), warn)
     except BudgetExceeded:
-        clusters = {each.run.cluster for each in planned}
+        clusters = {plan.run.cluster for plan in planned}
         for other in budgets.list_reserving(owner.installation_id, clusters):
             of_run = [other.dag_run_id]
             if not context["ti"].get_dr_count(dag_id=other.dag_id, run_ids=of_run, states=_LIVE):

@@ -14,7 +14,7 @@ async def airflow_connection(name: str) -> Connection:
     Raises UserError if there is none, and SystemFailure if Airflow does not answer.
     """
     try:
-        kept = await get_connection(name)
+        connection = await get_connection(name)
     except AirflowNotFoundException:
         raise UserError(
             f"Airflow has no connection '{name}': make it in the UI under Admin, Connections, or set "
@@ -22,17 +22,17 @@ async def airflow_connection(name: str) -> Connection:
         ) from None
     except AirflowRuntimeError as error:
         raise SystemFailure(f"Airflow did not return the connection '{name}': {error}") from None
-    return as_connection(name, kept)
+    return as_connection(name, connection)
 
 
-def as_connection(name: str, kept: AirflowConnection) -> Connection:
+def as_connection(name: str, connection: AirflowConnection) -> Connection:
     """Convert an Airflow connection to steptime's `Connection`."""
     return Connection(
         name=name,
-        kind=kept.conn_type or "",
-        host=kept.host or "",
-        port=kept.port,
-        login=kept.login or "",
-        password=kept.password or "",
-        extra=kept.extra_dejson,
+        kind=connection.conn_type or "",
+        host=connection.host or "",
+        port=connection.port,
+        login=connection.login or "",
+        password=connection.password or "",
+        extra=connection.extra_dejson,
     )

@@ -43,8 +43,8 @@ RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """Retries for faults of the infrastructure; failed trainings and the user's errors are never retried."""
 
 _WAITING_RETRIES = 100
-"""Retries of tasks that wait for long: each lost worker or trigger uses one up, and a training of weeks must
-survive many."""
+"""Retries of tasks that wait for long: each lost worker uses one up, and a training of weeks must survive
+many."""
 
 _RUNS_AT_ONCE = 200
 """Maximum number of active runs of one DAG: the cluster's queue, not Airflow, decides what trains at once."""
@@ -79,7 +79,6 @@ def training_dag(
     *,
     workload: str,
     defaults: Mapping[str, Any] = MappingProxyType({}),
-    deferrable: bool = True,
     schedule: Any = None,
     default_args: Mapping[str, Any] = MappingProxyType({}),
     tags: Collection[str] = (),
@@ -98,7 +97,6 @@ def training_dag(
         workload: name of a workload of `config/workloads`; a family's name without a release means its
             default release.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
-        deferrable: wait for jobs in the triggerer; False if no triggerer runs, to wait in a worker.
         schedule: when the DAG starts by itself, as Airflow's `DAG` takes it; missed runs are not caught up.
         default_args: Airflow's default arguments of all tasks, such as `owner` and `pool`. `retries` replaces
             steptime's number, except for the tasks `wait`; an `on_failure_callback` is called after
@@ -129,14 +127,14 @@ def training_dag(
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            train(run, staged, published, deferrable=deferrable)
+            train(run, staged, published)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saving = train(save, staged, published, deferrable=deferrable)
+                saving = train(save, staged, published)
             with TaskGroup("load"):
-                train(load, staged, published, deferrable=deferrable, saving=saving)
+                train(load, staged, published, saving=saving)
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
@@ -163,7 +161,6 @@ def train(
     staged: Any,
     published: Asset | None,
     *,
-    deferrable: bool = True,
     saving: TrainingSensor | None = None,
     submit_by: type[SubmitTrainingOperator] = SubmitTrainingOperator,
 ) -> TrainingSensor:
@@ -174,23 +171,14 @@ def train(
         staged: the files staged for the run, as XCom.
         published: the asset that is updated when the run's results are published; None in a sweep, where the
             task `publish` itself finds the asset of the run's workload.
-        deferrable: wait in the triggerer; False to wait in a worker.
         saving: the task that waits for the job whose checkpoint this run loads.
         submit_by: the operator of the task `submit`.
     """
     saved_in = None if saving is None else saving.task_id.removesuffix(".wait")
-    submit = submit_by(
-        task_id="submit",
-        run=run,
-        staged=staged,
-        saved_in=saved_in,
-        deferrable=deferrable,
-    )
+    submit = submit_by(task_id="submit", run=run, staged=staged, saved_in=saved_in)
     if saving is not None:
         saving >> submit
-    wait = TrainingSensor(
-        task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES, deferrable=deferrable
-    )
+    wait = TrainingSensor(task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES)
     end = EndTrainingOperator(task_id="end")
     # A training that failed has its log read, too; not a run that was skipped, as in a trial.
     parse = ReadLogOperator(task_id="parse", trigger_rule=TriggerRule.NONE_SKIPPED)

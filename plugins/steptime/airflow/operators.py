@@ -178,7 +178,6 @@ class SubmitTrainingOperator(CancelsJobOnKill):
     :param run: the name of the run, whose plan is in the job ledger. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param saved_in: if the run loads a checkpoint, the task group of the job that saved it.
-    :param deferrable: wait for GPUs in the triggerer, holding no worker slot; otherwise in the worker.
     """
 
     template_fields: Sequence[str] = ("run", "staged")
@@ -190,12 +189,10 @@ class SubmitTrainingOperator(CancelsJobOnKill):
         run: Any,
         staged: Any,
         saved_in: str | None = None,
-        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.run = run
-        self.deferrable = deferrable
         self.staged = staged
         self.saved_in = saved_in
 
@@ -221,7 +218,7 @@ class SubmitTrainingOperator(CancelsJobOnKill):
             try:
                 job = asyncio.run(self.submit_with_retries(config, submit))
             except GpuLimitReached as full:
-                return self.wait_for_gpus(full, context)
+                self.wait_for_gpus(full)
             script = make_job_spec(job, config).script
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
@@ -269,15 +266,10 @@ class EndTrainingOperator(RunOperator):
 
     `on_kill` cancels a job immediately, but Airflow does not call it when a deferred task times out, when no
     triggerer is running, or between two tasks. A job that the task `wait` gave up on, because the cluster was
-    out of reach or no retry was left, is not ended.
+    out of reach, is not ended.
     """
 
     ui_color: str = "#eeeeee"
-    _run: Run | None = None
-
-    def planned_run(self) -> Run | None:
-        """Return the run whose jobs are ended; None before the task has started."""
-        return self._run
 
     def execute(self, context: Context) -> None:
         """Cancel the live jobs of the run."""
@@ -290,8 +282,8 @@ class EndTrainingOperator(RunOperator):
                 config = load_cluster(job.cluster)
                 if job.abandoned:
                     self.log.warning(
-                        "job %s is not ended, because it may still train: 'wait' lost its cluster or its own "
-                        "last worker. Clear 'wait' to wait for the job again, or end it by hand: %s",
+                        "job %s is not ended, because it may still train: 'wait' lost its cluster. Clear "
+                        "'wait' to wait for the job again, or end it by hand: %s",
                         job.name,
                         config.ending_by_hand(job.name),
                     )

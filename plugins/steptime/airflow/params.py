@@ -10,7 +10,7 @@ from airflow.sdk import Param
 from pydantic import BaseModel
 
 from steptime import dag_ids
-from steptime.clusters.config import check_owner, load_cluster
+from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.cluster_files import list_clusters, readable_clusters
 from steptime.recipes.notation import format_time_limit
@@ -94,8 +94,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any], *, owner: str = "
             options = {**load_cluster(request.cluster).options_of_owner(owner), **request.cluster_options}
             request = request.model_copy(update={"cluster_options": options})
         planned = plan(request)
-        check_plan(planned)
-        check_owner(planned.all_runs, owner)
+        check_plan(planned, owner)
     return planned
 
 

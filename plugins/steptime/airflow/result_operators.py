@@ -82,12 +82,6 @@ class ReadLogOperator(RunOperator):
 
     ui_color: str = "#eef3e2"
 
-    _run: Run | None = None
-
-    def planned_run(self) -> Run | None:
-        """Return the run whose log is read; None before the task has started."""
-        return self._run
-
     def execute(self, context: Context) -> dict[str, str]:
         """Read the job's log, measure the run, and store both. Returns the job's handle."""
         jobs = asyncio.run(self.ledger.jobs_of_task(task_key(context)))
@@ -183,11 +177,6 @@ class MeasuredRunOperator(RunOperator):
     def __init__(self, *, handle: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.handle = handle
-        self._run: Run | None = None
-
-    def planned_run(self) -> Run | None:
-        """Return the run that the task is about; None before the task has started."""
-        return self._run
 
     def with_store(self, work: Callable[[], Done]) -> Done:
         """Call the idempotent `work` and return its result; retry while the metrics store is unavailable."""

@@ -1,4 +1,4 @@
-"""The sensor that waits for a training job: deferred to the triggerer, or in the worker."""
+"""The sensor that waits for a training job, deferred to the triggerer."""
 
 import asyncio
 import time
@@ -7,14 +7,13 @@ from typing import Any, NoReturn
 
 from airflow.sdk import Context
 
-from steptime.airflow.base import CancelsJobOnKill, airflow_errors, is_last_try, task_key
+from steptime.airflow.base import CancelsJobOnKill, airflow_errors, task_key
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.airflow.versions import AirflowFailException, TaskDeferred
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError
-from steptime.recipes.models import Run
 from steptime.runs.conclusion import (
     FailureReport,
     failed_end,
@@ -33,8 +32,10 @@ _JUST_SUBMITTED_S = 60
 class TrainingSensor(CancelsJobOnKill):
     """Waits until a training job has ended, and fails if the training failed.
 
-    The job is the latest one that the job ledger has for this mapped task instance. A job that failed through
-    the cluster's fault is resubmitted, as often as `resubmissions` in the cluster's file allows.
+    It waits in the triggerer, holding no worker slot; the cluster is polled once per `poll_interval_s` for
+    all waiting tasks together. The job is the latest one that the job ledger has for this mapped task
+    instance. A job that failed through the cluster's fault is resubmitted, as often as `resubmissions` in the
+    cluster's file allows.
 
     The task's log shows the job's states, why it queues, and the training's steps as they come. Failing or
     deleting the task cancels the job. Clearing it does not: the next try waits for the same job.
@@ -42,33 +43,25 @@ class TrainingSensor(CancelsJobOnKill):
     cluster. How long the task waits is limited by the run and the cluster's file: see `WaitLimits`.
 
     :param submitted: what `SubmitTrainingOperator` returned. (templated)
-    :param deferrable: wait in the triggerer, holding no worker slot; the cluster is polled once per
-        `poll_interval_s` for all waiting tasks together. Otherwise wait in the worker.
     """
 
     template_fields: Sequence[str] = ("submitted",)
     ui_color: str = "#d9e7f5"
 
-    def __init__(
-        self,
-        *,
-        submitted: Any,
-        deferrable: bool = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, submitted: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.submitted = submitted
-        self.deferrable = deferrable
 
-    def planned_run(self) -> Run | None:
-        """Return the run whose job is waited for; None without a job, or while the store does not answer."""
+    @property
+    def cell(self) -> str:
+        """The run's name; empty without a job, or while the store does not answer."""
         if not self.submitted:
-            return None
+            return ""
         try:
             job = asyncio.run(Ledger(self.log.warning, patience_s=0).find(self.submitted["job"]))
         except SystemFailure:  # only the task's label needs it here
-            return None
-        return None if job is None else job.run
+            return ""
+        return "" if job is None else job.run.name
 
     def execute(self, context: Context) -> Any:
         """Wait for the job to end. Returns its handle; fails if it did not succeed."""
@@ -83,32 +76,22 @@ class TrainingSensor(CancelsJobOnKill):
             return self._succeeded(job)
         return self._wait_for(job, context)
 
-    def guard(self, job: LedgerJob, context: Context) -> None:
-        """Set the job that `on_kill` cancels; in the last try, the state `failed` is not enough for that."""
-        super().guard(job, context)
-        self.may_be_lost = is_last_try(context["ti"])
-
     def _wait_for(self, job: LedgerJob, context: Context) -> Any:
         """Wait for a job, and submit it first if its cluster does not have it yet."""
         with airflow_errors():
             try:
                 job, status = asyncio.run(self._attach(job, context))
             except GpuLimitReached as full:
-                return self.wait_for_gpus(full, context)
+                self.wait_for_gpus(full)
             except OutOfReach as away:
                 self._abandon(job, away)
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         self.guard(job, context)
-        if is_last_try(context["ti"]):
-            self.log.warning("this is the last try: if its worker dies, job %s keeps running", job.name)
-            self._mark_abandoned(job, abandoned=True)
         if status is not None:
             return self._ended(job, status, context)
         trigger = TrainingTrigger(cluster=job.cluster, job=job.name)
-        if self.deferrable:
-            raise TaskDeferred(trigger=trigger, method_name="execute_complete")
-        return self.execute_complete(context, asyncio.run(trigger.wait_for_end()))
+        raise TaskDeferred(trigger=trigger, method_name="execute_complete")
 
     async def _attach(self, job: LedgerJob, context: Context) -> tuple[LedgerJob, JobStatus | None]:
         """Submit the job if its cluster does not have it yet; return it, and its status if it has ended.
@@ -144,7 +127,6 @@ class TrainingSensor(CancelsJobOnKill):
             )
             return self.execute(context)
         if "overdue" in event:
-            self._not_lost(job, context)
             raise AirflowFailException(event["overdue"])
         if "out_of_reach" in event:
             self._abandon(job, event["out_of_reach"])
@@ -177,7 +159,6 @@ class TrainingSensor(CancelsJobOnKill):
                 except OutOfReach as away:
                     self._abandon(job, away)
             return self._wait_for(again, context)
-        self._not_lost(job, context)
         if status.state is JobState.SUCCEEDED:
             return self._succeeded(job)
         if status.state is JobState.UNKNOWN:
@@ -201,11 +182,6 @@ class TrainingSensor(CancelsJobOnKill):
             f"{why}. Job '{job.name}' was not cancelled. When the cluster is back, clear this task to wait "
             "for the job again; the log of 'end' says how to cancel it by hand."
         )
-
-    def _not_lost(self, job: LedgerJob, context: Context) -> None:
-        """Withdraw the note `abandoned`, which the last try makes beforehand in case its worker dies."""
-        if is_last_try(context["ti"]):
-            self._mark_abandoned(job, abandoned=False)
 
     def _mark_abandoned(self, job: LedgerJob, *, abandoned: bool) -> None:
         asyncio.run(self.ledger.mark_abandoned(job.name, abandoned=abandoned))

@@ -36,25 +36,24 @@ class TrainingTrigger(WaitingTrigger):
         self.job = job
 
     async def event(self) -> TriggerEvent:
-        """Wait until the job has ended or a limit is exceeded; return the event."""
-        return TriggerEvent(await self.wait_for_end())  # type: ignore[no-untyped-call]
-
-    async def wait_for_end(self) -> dict[str, Any]:
-        """Wait until the job has ended or a limit is exceeded; return the event's payload.
+        """Wait until the job has ended or a limit is exceeded; return the event.
 
         Raises SystemFailure if the metrics store does not have the job as submitted.
         """
-        noted = await Ledger(self.log.warning).find(self.job)
-        if noted is None or noted.job is None:
+        return TriggerEvent(await self._wait_for_end())  # type: ignore[no-untyped-call]
+
+    async def _wait_for_end(self) -> dict[str, Any]:
+        job = await Ledger(self.log.warning).find(self.job)
+        if job is None or job.job is None:
             raise SystemFailure(
                 f"the metrics store no longer has job '{self.job}': was the store replaced? Clear "
                 "'submit' to start a new job."
             )
-        limits = wait_limits(noted.run, load_cluster(self.cluster))
+        limits = wait_limits(job.run, load_cluster(self.cluster))
         try:
             ended = await follow(
-                noted.run,
-                noted.job,
+                job.run,
+                job.job,
                 limits,
                 airflow_connection,
                 info=self.log.info,
@@ -82,9 +81,9 @@ class TrainingTrigger(WaitingTrigger):
         if not await asyncio.to_thread(task_is_over, instance, self.job, self.log.info):
             return
         try:
-            noted = await Ledger(self.log.warning, patience_s=0).find(self.job)
-            if noted is not None and noted.job is not None:
-                await asyncio.to_thread(require_own, noted.job)
+            job = await Ledger(self.log.warning, patience_s=0).find(self.job)
+            if job is not None and job.job is not None:
+                await asyncio.to_thread(require_own, job.job)
         except (UserError, SystemFailure) as error:
             self.log.warning("job %s is not ended: %s", self.job, error)
             return

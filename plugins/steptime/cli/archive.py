@@ -44,7 +44,11 @@ def archive(
     check_name(to, "-o")
     store = Store()
     require_results(store, "archive")
-    made = write_archive(store, selection.rows(store, include_rejected=True), to)
-    without = f"; of {made.runs - made.logs} this machine has no log" if made.runs > made.logs else ""
-    runs = f"{made.runs:,} run{'' if made.runs == 1 else 's'}"
+    archived = write_archive(store, selection.rows(store, include_rejected=True), to)
+    without = (
+        f"; of {archived.runs - archived.logs} this machine has no log"
+        if archived.runs > archived.logs
+        else ""
+    )
+    runs = f"{archived.runs:,} run{'' if archived.runs == 1 else 's'}"
     typer.echo(f"archived: {runs}, {to.stat().st_size / 1e3:,.0f} kB in {to}{without}")

@@ -124,10 +124,10 @@ def _kept(target: Path, tag: str) -> str | None:
         return None
     except OSError:  # a FIFO or a folder, for example
         text = ""
-    found = _TAG.match(text)
-    if found and _numbers(found[1]) <= _numbers(tag):
+    written = _TAG.match(text)
+    if written and _numbers(written[1]) <= _numbers(tag):
         return None
-    is_of = f"is of {found[1]}, which is newer than {tag}" if found else "is not of an import"
+    is_of = f"is of {written[1]}, which is newer than {tag}" if written else "is not of an import"
     return f"is not written: {target} {is_of}; move it away to have this one"
 
 

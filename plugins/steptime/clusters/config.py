@@ -352,23 +352,22 @@ def load_clusters() -> tuple[tuple[ClusterConfig, ...], BrokenFiles | None]:
     return load_each(list_clusters(), load_cluster)
 
 
-def check_runs(runs: Iterable[Run]) -> None:
-    """Raise UserError for the first run that its cluster can never execute."""
+def check_runs(runs: Iterable[Run], owner: str | None = None) -> None:
+    """Raise UserError for the first run that its cluster can never execute or does not permit.
+
+    `owner` is the owner of the DAG that would start the runs; None outside of a DAG.
+    """
     for config, run in _with_clusters(runs):
         config.require_container(run)
         config.check(run)
+        if owner is not None:
+            config.check_owner(run, owner)
 
 
 def check_permitted(runs: Iterable[Run]) -> None:
     """Raise UserError for the first run that its cluster's file does not permit."""
     for config, run in _with_clusters(runs):
         config.check_permitted(run)
-
-
-def check_owner(runs: Iterable[Run], owner: str) -> None:
-    """Raise UserError for the first run that a DAG of this owner may not start on its cluster."""
-    for config, run in _with_clusters(runs):
-        config.check_owner(run, owner)
 
 
 def _with_clusters(runs: Iterable[Run]) -> Iterator[tuple[ClusterConfig, Run]]:

@@ -201,9 +201,8 @@ def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] 
                 "use a folder that does not contain it, for a checkpoint the parent folder of weights/."
             )
         folders[folder] = False
-    return tuple(
-        sorted((Mount(*each) for each in folders.items()), key=lambda mount: mount.folder.count("/"))
-    )
+    mounted = (Mount(folder, writable) for folder, writable in folders.items())
+    return tuple(sorted(mounted, key=lambda mount: mount.folder.count("/")))
 
 
 def mount_points(mounted: Iterable[Mount]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ class _Forms(Frozen):
 
 
 _FORMS = load_yaml_model(Path(__file__).with_name("checkpoints.yaml"), _Forms)
-_PATTERNS = [(_FORMS.pattern(each.form), each) for each in _FORMS.forms]
+_PATTERNS = [(_FORMS.pattern(form.form), form) for form in _FORMS.forms]
 _NUMBERS = ("rank", "iteration", "unix", "seconds", "milliseconds")
 _DATE = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?")
 _DATE_REACH = 500
@@ -98,8 +98,10 @@ def assemble_checkpoints(lines: Sequence[CheckpointLine], record: object = None)
             known.append(phases)
         if form.phase not in phases or "unix" in line.numbers:
             phases[form.phase] = line
-    transfers = [each for each in record if isinstance(each, dict)] if isinstance(record, list) else []
-    recorded = [each.get("duration_s") for each in transfers if each.get("kind") == "save"]
+    transfers = (
+        [transfer for transfer in record if isinstance(transfer, dict)] if isinstance(record, list) else []
+    )
+    recorded = [transfer.get("duration_s") for transfer in transfers if transfer.get("kind") == "save"]
     left = iter(recorded if len(recorded) == len(of_kind["save"]) else [])
     return [_checkpoint(phases, left) for phases in checkpoints]
 

@@ -150,7 +150,7 @@ class LogBuilder:
             mode=self._mode(trained=bool(steps)),
             bytes_read=self._bytes,
             steps=steps,
-            checkpoints=tuple(each.timing for each in chain.from_iterable(checkpoints)),
+            checkpoints=tuple(checkpoint.timing for checkpoint in chain.from_iterable(checkpoints)),
             problems=tuple(problems),
             excerpt=excerpt.text,
             network=self._network.result(),
@@ -325,7 +325,11 @@ class LogBuilder:
         resumed = self._records.get("resumed", {}).get("global_step")
         if isinstance(resumed, int):
             return resumed
-        loads = [each.timing for each in chain.from_iterable(checkpoints) if each.timing.kind == "load"]
+        loads = [
+            checkpoint.timing
+            for checkpoint in chain.from_iterable(checkpoints)
+            if checkpoint.timing.kind == "load"
+        ]
         return loads[0].iteration if loads else 0
 
 

@@ -42,13 +42,15 @@ def job_times(result: Result) -> JobTimes | None:
     if measured is None or not times:
         return None
     steady_s = measured.steady_step_time_s or measured.step_time_mean_s
-    each = (max(times) - run.first_step + 1) / len(times)
-    first = each * sum(max(0.0, time - steady_s) for step, time in times.items() if step < run.window.first)
+    steps_per_line = (max(times) - run.first_step + 1) / len(times)
+    first = steps_per_line * sum(
+        max(0.0, time - steady_s) for step, time in times.items() if step < run.window.first
+    )
     waited = [
         checkpoint.duration_s if checkpoint.blocked_s is None else checkpoint.blocked_s
         for checkpoint in log.checkpoints
     ]
-    return JobTimes(each * sum(times.values()) - first, first, sum(time or 0.0 for time in waited))
+    return JobTimes(steps_per_line * sum(times.values()) - first, first, sum(time or 0.0 for time in waited))
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def find_imports(path: Path, options: ImportOptions) -> Iterator[Import | Refuse
 def _archived(file: Path, options: ImportOptions) -> Import:
     """Read a run from an archive of steptime."""
     try:
-        kept = ArchivedRun.model_validate_json(read_limited(file, at_most=_MOST_RUN_BYTES))
+        archived = ArchivedRun.model_validate_json(read_limited(file, at_most=_MOST_RUN_BYTES))
     except OSError as error:
         raise UserError(f"the file cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -142,19 +142,19 @@ def _archived(file: Path, options: ImportOptions) -> Import:
             f"this version of steptime cannot read the file ({one_line(location)}: {first['msg']}): import "
             "it with the version that wrote it"
         ) from None
-    record = parse_record(kept.result.record)
+    record = parse_record(archived.result.record)
     if record is None:
         raise UserError(
             "this version of steptime cannot read the run's record: import it with the version that wrote it"
         )
     beside = file.parent.with_name(LOGS) / file.stem
     files = tuple(sorted(path for path in beside.iterdir() if path.is_file())) if beside.is_dir() else ()
-    submitted = _here(kept.result.submitted, PurePosixPath(kept.result.log.path).name, options)
+    submitted = _here(archived.result.submitted, PurePosixPath(archived.result.log.path).name, options)
     parts = {"job": submitted.job, "run": submitted.run, "provenance": submitted.provenance}
     text = format_record(redact(json.loads(record.model_copy(update=parts).model_dump_json())))
-    result = _measured(submitted, kept.result.status, kept.result.log, text)
-    log = beside / PurePosixPath(kept.result.log.path).name
-    return Import(result, record.earlier_attempts, files, log, kept.accepted)
+    result = _measured(submitted, archived.result.status, archived.result.log, text)
+    log = beside / PurePosixPath(archived.result.log.path).name
+    return Import(result, record.earlier_attempts, files, log, archived.accepted)
 
 
 def _logged(logs: RunLogs, options: ImportOptions) -> Import:

@@ -240,11 +240,15 @@ def checkpoint_seconds(log: TrainingLog) -> dict[str, Any]:
     `checkpoint_save_s` is from the start of the save until it was complete on disk; `checkpoint_blocked_s` is
     how long training waited for it, which is less if it was asynchronous. Times that the log lacks are None.
     """
-    saves = [each for each in log.checkpoints if each.kind == "save"]
-    timed = [each for each in saves if each.duration_s is not None]
-    save = next(reversed(timed or [each for each in saves if each.blocked_s is not None]), None)
+    saves = [checkpoint for checkpoint in log.checkpoints if checkpoint.kind == "save"]
+    timed = [checkpoint for checkpoint in saves if checkpoint.duration_s is not None]
+    save = next(
+        reversed(timed or [checkpoint for checkpoint in saves if checkpoint.blocked_s is not None]), None
+    )
     loads = [
-        each.duration_s for each in log.checkpoints if each.kind == "load" and each.duration_s is not None
+        checkpoint.duration_s
+        for checkpoint in log.checkpoints
+        if checkpoint.kind == "load" and checkpoint.duration_s is not None
     ]
     return {
         "checkpoint_save_s": save.duration_s if save else None,

@@ -79,17 +79,17 @@ def describe_repeat(record: str) -> dict[str, Any]:
     and image by name, as far as recorded. `differs` has a sentence for each of these that is known to differ
     today.
     """
-    made = read_setup(record)
+    setup = read_setup(record)
     names = ("steptime", "commit", "image", "image digest", "venv lock", "trainer")
     now = _this_code()
     today = {"steptime": now["steptime_version"], "commit": now["git_commit"]}
-    others = {name: value for name, value in today.items() if value and made[name] != value}
-    differs = [f"{name} {made[name] or 'not recorded'} → {value}" for name, value in others.items()]
+    others = {name: value for name, value in today.items() if value and setup[name] != value}
+    differs = [f"{name} {setup[name] or 'not recorded'} → {value}" for name, value in others.items()]
     if now["git_clean"] is False:
         differs.append("the code here has uncommitted changes")
     return {
         "command": repeat_command_of_record(json.loads(record)),
-        "made_with": {name: made[name] for name in names if made[name]},
+        "made_with": {name: setup[name] for name in names if setup[name]},
         "differs": differs,
     }
 

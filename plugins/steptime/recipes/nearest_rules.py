@@ -69,5 +69,7 @@ def _distance(recipe: Recipe, other: Recipe) -> float:
     counts = count_parameters(recipe.model), count_parameters(other.model)
     sizes = [math.log(count.total) for count in counts if count is not None]
     apart = abs(sizes[0] - sizes[1]) if len(sizes) == 2 else math.inf
-    mixtures = [isinstance(each.model, ModelShape) and each.model.moe is not None for each in (recipe, other)]
+    mixtures = [
+        isinstance(trained.model, ModelShape) and trained.model.moe is not None for trained in (recipe, other)
+    ]
     return apart + 100 * (mixtures[0] is not mixtures[1]) + (recipe.dtype != other.dtype) / 10

@@ -59,8 +59,10 @@ def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
     Otherwise it is unchanged. Nodes that the job did not have are ignored.
     """
     brackets = re.findall(r"\[([^\]]*)\]", failure.failed_nodes)
-    ranges = [re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", bracket) for bracket in brackets]
-    count = math.prod(sum(int(last or first) - int(first) + 1 for first, last in each) for each in ranges)
+    ranges = [re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text) for text in brackets]
+    count = math.prod(
+        sum(int(last or first) - int(first) + 1 for first, last in bracket) for bracket in ranges
+    )
     named = set(expand_nodes(failure.failed_nodes)) if count <= _MOST_NODES else set()
     failed = tuple(node for node in status.nodes if node in named)
     if not failed:

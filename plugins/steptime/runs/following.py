@@ -37,14 +37,14 @@ _BREATH_S = 0.005
 
 
 class WaitLimits(Frozen):
-    """Time limits of waiting for a job, in seconds; None means no limit."""
+    """Time limits of waiting for a job, in seconds."""
 
     patience_s: float
     """Seconds for which the cluster may be out of reach."""
-    queue_s: float | None = None
-    """Seconds for which the job may wait, be held or be suspended; None for no limit."""
-    run_s: float | None = None
-    """Seconds that the job may run, including its start and a grace period; None for no limit."""
+    queue_s: float
+    """Seconds for which the job may wait, be held or be suspended."""
+    run_s: float
+    """Seconds that the job may run, including its start and a grace period."""
 
 
 def wait_limits(run: Run, config: ClusterConfig) -> WaitLimits:
@@ -186,14 +186,14 @@ class JobFollower:
         lasted_s = self._lasted_s[phase]
         limits, job, cluster = self._limits, self._job.name, self._job.cluster
         why = f" ({status.reason})" if status.reason else ""
-        if phase is JobState.QUEUED and limits.queue_s is not None and lasted_s > limits.queue_s:
+        if phase is JobState.QUEUED and lasted_s > limits.queue_s:
             raise Overdue(
                 f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
                 f"cluster '{cluster}' allows {duration(limits.queue_s)}, so steptime ends it. "
                 "Raise queue_patience_h in the cluster's file, or choose fewer or other nodes, and clear "
                 "'submit'."
             )
-        if phase is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
+        if phase is JobState.RUNNING and lasted_s > limits.run_s:
             raise Overdue(
                 f"job '{job}' has been running for {duration(lasted_s)}{why}, longer than its time limit "
                 f"plus {duration(_GRACE_S)} of grace ({duration(limits.run_s)}), and cluster '{cluster}' has "

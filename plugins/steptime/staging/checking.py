@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from steptime.clusters.config import check_owner, check_permitted, check_runs, load_cluster
+from steptime.clusters.config import check_runs, load_cluster
 from steptime.errors import UserError
 from steptime.recipes.bridge_launch import bridge_commit
 from steptime.recipes.config_files import load_each, raise_together
@@ -76,12 +76,14 @@ def _untrainable(run: Run) -> str | None:
     return None
 
 
-def check_plan(planned: Plan) -> None:
-    """Raise UserError if the plan's cluster or the trainer cannot run the plan; budgets are not checked."""
-    check_permitted(planned.all_runs)
+def check_plan(planned: Plan, owner: str | None = None) -> None:
+    """Raise UserError if the plan's cluster or the trainer cannot run the plan; budgets are not checked.
+
+    `owner` is the owner of the DAG that would run it, whose permissions are checked; None outside of a DAG.
+    """
     require_runnable(planned)
     require_trainable(planned.all_runs)
-    check_runs(planned.all_runs)
+    check_runs(planned.all_runs, owner)
 
 
 def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
@@ -89,7 +91,7 @@ def checked_sweep(name: str, *, owner: str | None = None) -> SweepPlan:
 
     `owner` is the owner of the DAG that runs the sweep, whose permissions are checked; None outside of a DAG.
     """
-    return plan_sweep(load_sweep(name), lambda planned: _check_all(planned, owner))
+    return plan_sweep(load_sweep(name), lambda planned: check_plan(planned, owner))
 
 
 def checked_trial(
@@ -105,16 +107,10 @@ def checked_trial(
     """
     return plan_trial(
         load_trial(name),
-        lambda planned: _check_all(planned, owner),
+        lambda planned: check_plan(planned, owner),
         lambda run: load_cluster(run.cluster).can_repeat_nodes(run),
         known_noise,
     )
-
-
-def _check_all(planned: Plan, owner: str | None) -> None:
-    check_plan(planned)
-    if owner is not None:
-        check_owner(planned.all_runs, owner)
 
 
 def planned_sweep(name: str) -> SweepPlan:

@@ -81,18 +81,18 @@ async def check_cluster(
 
 
 async def _look(check: ClusterCheck) -> CheckOutcome:
-    made = partial(CheckOutcome, check=check.name)
+    outcome = partial(CheckOutcome, check=check.name)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            return made(result=CheckResult.OK, message=await check.look())
+            return outcome(result=CheckResult.OK, message=await check.look())
     except NotApplicableError as reason:
-        return made(result=CheckResult.NOT_APPLICABLE, message=str(reason))
+        return outcome(result=CheckResult.NOT_APPLICABLE, message=str(reason))
     except CheckFailedError as failure:
-        return made(result=CheckResult.FAILED, message=str(failure), remedy=failure.remedy)
+        return outcome(result=CheckResult.FAILED, message=str(failure), remedy=failure.remedy)
     except (UserError, SystemFailure) as error:
-        return made(result=CheckResult.FAILED, message=str(error))
+        return outcome(result=CheckResult.FAILED, message=str(error))
     except TimeoutError:
-        return made(
+        return outcome(
             result=CheckResult.FAILED,
             message=f"no answer within {_TIMEOUT_S} s",
             remedy="look whether the cluster is overloaded, and check again",

@@ -160,12 +160,13 @@ async def require_hub_files(cluster: Cluster, config: ClusterConfig, run: Run) -
 
 async def require_bridge_checkout(cluster: Cluster, config: ClusterConfig, run: Run) -> None:
     """Raise UserError if the cluster lacks the commit of Megatron-Bridge whose scripts start the run."""
-    _, script, folder, _ = rank_program(run, config.root)
-    if folder is None or script is None or await cluster.read(script, limit=1):
+    program = rank_program(run, config.root)
+    folder = program.checkout
+    if folder is None or program.script is None or await cluster.read(program.script, limit=1):
         return
     raise UserError(
-        f"{run.label} is started by the scripts of a commit of Megatron-Bridge, and {script} on cluster "
-        f"{config.name} is not there. On a machine that reaches GitHub run: git clone --no-checkout "
+        f"{run.label} is started by the scripts of a commit of Megatron-Bridge, and {program.script} on "
+        f"cluster {config.name} is not there. On a machine that reaches GitHub run: git clone --no-checkout "
         f"https://github.com/NVIDIA-NeMo/Megatron-Bridge.git {folder} && git -C {folder} checkout "
         f"{folder.name} Then copy the folder to the cluster if that is another machine."
     )

@@ -135,18 +135,18 @@ def store_plan(
     released. Raises BudgetExceeded, in which case nothing changes, or SystemFailure if the store fails.
     """
     now = time.time() if now is None else now
-    clusters = {name: load_cluster(name) for name in sorted({each.run.cluster for each in planned})}
+    clusters = {name: load_cluster(name) for name in sorted({plan.run.cluster for plan in planned})}
     with_budget = [config for config in clusters.values() if config.gpu_hours_per_month is not None]
     rows = [
         {
-            **_planned_row(each.run, clusters[each.run.cluster], now),
+            **_planned_row(plan.run, clusters[plan.run.cluster], now),
             **owner._asdict(),
-            "name": _name(owner, each.run.name),
-            **each.model_dump(mode="json", include={"run", "request"}),
-            "provenance": each.model_dump(mode="json", include={"options", "sweep"}),
-            "ended_at": None if each.reserves else now,
+            "name": _name(owner, plan.run.name),
+            **plan.model_dump(mode="json", include={"run", "request"}),
+            "provenance": plan.model_dump(mode="json", include={"options", "sweep"}),
+            "ended_at": None if plan.reserves else now,
         }
-        for each in planned
+        for plan in planned
     ]
     with write_transaction(store_url()) as connection:
         if with_budget:

@@ -82,7 +82,7 @@ class LedgerJob(Frozen):
     state: JobState = JobState.UNKNOWN
     reason: str = ""
     abandoned: bool = False
-    """Whether `wait` gave up a job that may be alive: the cluster was out of reach, or no try was left."""
+    """Whether `wait` gave up a job that may be alive, because the cluster was out of reach."""
     job_id: str | None = None
     """Job id; None until the cluster's answer is recorded: the cluster may have the job already."""
     directory: str

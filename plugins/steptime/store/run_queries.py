@@ -374,8 +374,8 @@ class Store:
 
         Raises UserError for an unknown job name.
         """
-        kept = self._children("records", job_name)[0]
-        return {name: kept[name] for name in ("content", "sha256")}
+        record = self._children("records", job_name)[0]
+        return {name: record[name] for name in ("content", "sha256")}
 
     def parsed_log(self, job_name: str) -> dict[str, Any]:
         """Return what was read from a run's log, without its steps and checkpoints.

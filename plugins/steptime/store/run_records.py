@@ -106,9 +106,9 @@ def setup_sha256(record: str) -> str | None:
     """Return a hash of a run's software and settings, whatever its nodes; None for an unreadable record."""
     if parse_record(record) is None:
         return None
-    made = read_setup(record)
-    del made[NODES]
-    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
+    setup = read_setup(record)
+    del setup[NODES]
+    return hashlib.sha256(json.dumps(setup, sort_keys=True).encode()).hexdigest()
 
 
 def read_setup(record: str) -> dict[str, Any]:

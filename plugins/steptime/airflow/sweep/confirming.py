@@ -95,10 +95,10 @@ class ConfirmOperator(BaseOperator):
             if not any(confirmation_number(cell.label, suspicion.cell) for cell in confirmations)
         ]
         slow = _slow_nodes(store, suspicions[0].cell.request.cluster) if suspicions else ()
-        taken = sum(cell.gpu_hours_max for cell in confirmations) + sum(
+        used_hours = sum(cell.gpu_hours_max for cell in confirmations) + sum(
             _gpu_hours(cell, rows) for cell, rows in ran
         )
-        room = plan.confirm_up_to_gpu_hours - taken
+        room = plan.confirm_up_to_gpu_hours - used_hours
         added: list[Cell] = []
         for cell, runs, checkpoint, change, nodes in suspicions:
             repeats = max(planned.repeat for planned in (*plan.cells, *confirmations, *added))
@@ -189,8 +189,8 @@ def _ran(ti: Any, plan: SweepPlan, store: Store) -> list[tuple[Cell, list[dict[s
 
 def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
     """Return a cell's GPU-hours, or their upper limit if one of its jobs is not in the store."""
-    taken = [row["gpu_hours"] for row in rows]
-    return sum(taken) if len(taken) == cell.jobs and None not in taken else cell.gpu_hours_max
+    hours = [row["gpu_hours"] for row in rows]
+    return sum(hours) if len(hours) == cell.jobs and None not in hours else cell.gpu_hours_max
 
 
 def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) -> list[_Suspicion]:

@@ -165,7 +165,7 @@ def _expected(plan: SweepPlan) -> Cost:
 
 def _rows(plan: SweepPlan, cost: Cost) -> Iterator[dict[str, Any]]:
     """Yield a sweep's cells, each with the maximum and the expected cost of its jobs."""
-    each = iter(cost.each)
+    costs = iter(cost.each)
     for cell in plan.cells:
         yield {
             "cell": cell.label,
@@ -173,7 +173,7 @@ def _rows(plan: SweepPlan, cost: Cost) -> Iterator[dict[str, Any]]:
             "jobs": cell.jobs,
             "GPUs": cell.gpus,
             "GPU-hours ≤": cell.gpu_hours_max,
-            "expected": replace(cost, each=tuple(islice(each, cell.jobs))).gpu_hours,
+            "expected": replace(cost, each=tuple(islice(costs, cell.jobs))).gpu_hours,
         }
 
 

@@ -288,9 +288,9 @@ def _environment() -> dict[str, str]:
     Else the Python 3.11 of steptime's own environment, which may be the only one here, would be found by the
     tasks in Airflow, whose PATH begins with it, but not from a terminal.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
+    variables = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
     programs = str(Path(sys.executable).parent)
-    return kept | {"PATH": os.pathsep.join((programs, kept.get("PATH", os.defpath)))}
+    return variables | {"PATH": os.pathsep.join((programs, variables.get("PATH", os.defpath)))}
 
 
 async def run_command(

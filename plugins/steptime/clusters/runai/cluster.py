@@ -118,15 +118,15 @@ class RunaiCluster:
             annotations=job_annotations(spec),
         )
         try:
-            made = await self._client.create(kind, request)
+            created = await self._client.create(kind, request)
         except (UnclearAnswer, NameTaken) as error:
             return await self._wait_until_created(spec.name, error)
         submitted = parse_job(
             job_annotations(spec),
             workload=request["name"],
-            workload_id=str(made["workloadId"]),
+            workload_id=str(created["workloadId"]),
             kind=kind,
-            created_at=made.get("createdAt"),
+            created_at=created.get("createdAt"),
         )
         await self._record(notes, submitted)
         return submitted.job(self.name)
@@ -440,8 +440,8 @@ def job_annotations(spec: JobSpec) -> dict[str, str]:
 
 def workload_annotations(details: Workload) -> dict[str, str]:
     """Return the annotations in a workload's details, by name."""
-    kept = (details.get("spec") or {}).get("annotations") or ()
-    return {str(entry.get("name")): str(entry.get("value") or "") for entry in kept}
+    annotations = (details.get("spec") or {}).get("annotations") or ()
+    return {str(entry.get("name")): str(entry.get("value") or "") for entry in annotations}
 
 
 def parse_job(

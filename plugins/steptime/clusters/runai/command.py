@@ -92,7 +92,7 @@ async def run_as_workload(
     workload_id = ""
     try:
         workload_id = str((await client.create(kind, request))["workloadId"])
-        noted = await _wait(
+        notes_of_pod = await _wait(
             argv,
             client=client,
             config=config,
@@ -104,7 +104,7 @@ async def run_as_workload(
     finally:
         await asyncio.shield(_clean_up(client, project, name, workload_id, volume.local(folder)))
     stdout, stderr = (tail.text for tail in tails)
-    return CommandResult(exit_code=noted.ends[0].exit_code, stdout=stdout, stderr=stderr)
+    return CommandResult(exit_code=notes_of_pod.ends[0].exit_code, stdout=stdout, stderr=stderr)
 
 
 async def _wait(

@@ -133,8 +133,8 @@ def _failed(workload: Mapping[str, Any], notes: Notes, times: dict[str, Any], ti
     if bad is None or bad.how == "told":
         # Not the script's own doing: its node went away, it was preempted or evicted, or it never started.
         reason = _why(workload) or "Run:ai calls it failed and gives no reason"
-        taken = f"pod {bad.rank} was ended from outside: {reason}" if bad else reason
-        return JobStatus(state=JobState.FAILED, reason=taken, cluster_fault=bool(notes.starts), **times)
+        described = f"pod {bad.rank} was ended from outside: {reason}" if bad else reason
+        return JobStatus(state=JobState.FAILED, reason=described, cluster_fault=bool(notes.starts), **times)
     if bad.how == "time-limit":
         reason = f"the time limit of {time_limit_s} s was reached"
         return JobStatus(state=JobState.TIMED_OUT, reason=reason, **times)
@@ -161,8 +161,8 @@ def _exit_reason(end: PodEnd) -> str:
 
 def _end_time(workload: Mapping[str, Any], notes: Notes) -> float | None:
     """Return when the last pod ended, by its own note or else by Run:ai."""
-    noted = max((end.at for end in notes.ends), default=None)
-    return noted or unix_time(workload.get("completedAt")) or unix_time(workload.get("phaseUpdatedAt"))
+    last_pod_at = max((end.at for end in notes.ends), default=None)
+    return last_pod_at or unix_time(workload.get("completedAt")) or unix_time(workload.get("phaseUpdatedAt"))
 
 
 def _why(workload: Mapping[str, Any]) -> str:

@@ -131,6 +131,6 @@ class JobNotes:
                     at, code, how = file.read_text().split()
                     ends.append(PodEnd(int(rank), float(at), int(code), how))
                 elif file.name == "stop.json":
-                    kept = json.loads(file.read_text())
-                    stop = Stop(JobState(kept["state"]), kept["reason"])
+                    content = json.loads(file.read_text())
+                    stop = Stop(JobState(content["state"]), content["reason"])
         return Notes(starts=starts, ends=tuple(ends), stop=stop)

@@ -331,16 +331,16 @@ class SlurmCluster:
             accounted = next(iter(history.get(name, ())), None)
             if accounted is not None and accounted.is_settled:
                 statuses[name] = record_status(accounted)
-            elif (taken := await self._submitted_record(name) or accounted) is None:
+            elif (submitted := await self._submitted_record(name) or accounted) is None:
                 statuses[name] = JobStatus.unknown_job(self.name, name)
             else:
                 recorded = await self._read_job_file(name)
-                directory = recorded.directory if recorded else taken.directory
+                directory = recorded.directory if recorded else submitted.directory
                 now = await self._clock() if now is None else now
                 unseen_s = time.monotonic() - self._seen_at[name] if name in self._seen_at else now
                 statuses[name] = status_by_script(
-                    read_end_record(await self._read_of_job(end_record_path(directory)), taken.job_id),
-                    taken,
+                    read_end_record(await self._read_of_job(end_record_path(directory)), submitted.job_id),
+                    submitted,
                     accounted,
                     without,
                     time_limit_s=recorded.time_limit_s if recorded else 0,

@@ -122,8 +122,8 @@ class Site(ClusterConfig):
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """Return the run with these nodes excluded too, unless the run requests them by name."""
         options, excluded = SlurmOptions.of(run.cluster_options), self.excluded_nodes(run)
-        kept = (*excluded, *self.requested_nodes(run))
-        avoided = [node for node in nodes if node not in kept]
+        named = (*excluded, *self.requested_nodes(run))
+        avoided = [node for node in nodes if node not in named]
         if not avoided:
             return run
         exclude = fold_nodes((*excluded, *avoided))

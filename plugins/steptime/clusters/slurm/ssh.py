@@ -392,10 +392,10 @@ class LoginNode:
                 raise asyncssh.ConnectionLost(refusal.reason)
             if not ssh.is_closed():  # sshd counts a session that has ended for a moment longer than we do
                 await asyncio.sleep(pause_s)
-        taken = self._commands + (self._files is not None)
-        if taken < _LEAST_SESSIONS:
+        open_sessions = self._commands + (self._files is not None)
+        if open_sessions < _LEAST_SESSIONS:
             raise LoginRefused(
-                f"{self._address} allows only {taken} sessions in one connection "
+                f"{self._address} allows only {open_sessions} sessions in one connection "
                 f"({describe_error(refusal)}): steptime needs {_LEAST_SESSIONS}; raise "
                 "MaxSessions in its sshd_config"
             )

@@ -1,7 +1,5 @@
 """Read from a Slurm cluster's login node what is needed to write the cluster's file."""
 
-from collections.abc import Sequence
-
 from steptime.clusters.connections import Connections
 from steptime.clusters.slurm.checks import Command, parse_gres
 from steptime.clusters.slurm.commands import AccountingUnavailable, Partition, SlurmCommands
@@ -72,9 +70,9 @@ async def _lines(run: Command, script: str) -> list[str]:
     return (await run(["sh", "-c", script], timeout_s=60)).stdout.splitlines()
 
 
-async def survey(connection: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Survey:
+async def survey(connection: str, connections: Connections) -> Survey:
     """Collect what the login node of a connection shows. Raises UserError or SystemFailure."""
-    node = LoginNode(connection, connections, login_nodes)
+    node = LoginNode(connection, connections)
     slurm = SlurmCommands(node.run, cluster=connection, root="")
     try:
         user, host = (await node.run(["sh", "-c", "echo $(id -un) $(uname -n)"], timeout_s=60)).stdout.split()
