@@ -17,7 +17,7 @@ def scheduled_sweep(sweep: str) -> str:
 SWEEP = dag_id("sweep")
 """The DAG that runs any sweep on demand."""
 TRIAL = dag_id("trial")
-"""The DAG that runs any trial on demand."""
+"""The DAG that runs any trial on demand; `pages/static/main.js` has the same id."""
 CLUSTER_CHECK = dag_id("cluster_check")
 SEND_REPORT = dag_id("send_report")
 """The page *This week* starts it, too: `pages/static/send.js` has the same id."""

@@ -67,6 +67,27 @@ def test_equal_variants_end_as_within() -> None:
     assert -1.5 <= (ring.low_percent or -9) < 0.2 < (ring.high_percent or 9) <= 1.5
 
 
+def test_the_differences_to_the_best_are_told_for_each_round_in_which_a_variant_was_in() -> None:
+    variants = ["default", "ring", "tree"]
+    rounds = [{"default": 10.0 + n / 10, "ring": 10.5 + n / 10, "tree": 10.06 + n / 10} for n in range(16)]
+    trial = decided(variants, rounds)
+    left = state_of(trial, "ring").left_round
+    assert left is not None
+    assert left < trial.round
+    shown = {variant: [one for one in trial.by_round if one.variant == variant] for variant in variants}
+    assert {variant: [one.round for one in told] for variant, told in shown.items()} == {
+        "default": [],
+        "ring": list(range(1, left + 1)),
+        "tree": list(range(1, trial.round + 1)),
+    }
+    widths = [one.high_percent - one.low_percent for one in shown["tree"]]
+    assert widths[-1] < widths[0]
+    for variant in ("ring", "tree"):
+        state = state_of(trial, variant)
+        numbers = (state.difference_percent, state.low_percent, state.high_percent)
+        assert numbers == shown[variant][-1][2:]
+
+
 def test_before_the_first_complete_round_nothing_is_known() -> None:
     trial = decided(["a", "b"], [{"a": 10.0}])
     assert (trial.round, trial.ended, trial.best, trial.still_in) == (0, False, None, ("a", "b"))

@@ -88,6 +88,9 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/api/scaling",
         "/api/series",
         "/api/trend/{job_name:path}",
+        "/api/trial",
+        "/api/trial.csv",
+        "/api/trials",
     }
     for path in paths:
         for value in ("main.js", "vendor/chart.umd.min.js", JOB, "nothing"):

@@ -1,7 +1,5 @@
 """`steptime trial`: is B faster than A? Plan a trial and start it, show its answer, adopt a variant."""
 
-import asyncio
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -14,20 +12,13 @@ from steptime.cli.sweeps import approve_dag_run, end_dag_run, reserved_runs, run
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import expected_cost
-from steptime.judging.trial_answers import (
-    TrialAnswer,
-    known_noise_percent,
-    newest_trial,
-    round_runs,
-    trial_state,
-)
+from steptime.judging.trial_answers import COLUMNS, known_noise_percent, newest_trial, read_answer
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import TrialRules
 from steptime.recipes.sweep_planning import SweepPlan
 from steptime.recipes.sweeps import add_entry, copy_file, entry_line
 from steptime.recipes.trials import list_trials, load_trial, round_order, sweep_entry
 from steptime.staging.checking import checked_trial
-from steptime.store.ledger import Ledger
 from steptime.store.run_queries import Store
 
 EXAMPLES = """
@@ -95,19 +86,6 @@ steptime trial adopt example-micro-batch micro_batch_size=2 --write weekly
 """
 
 _ROUNDS_SHOWN = 3
-_HEADINGS = {
-    "difference_percent": "slower, %",
-    "low_percent": "from",
-    "high_percent": "to",
-    "compared_with": "than",
-    "step_time_mean_s": "step time, s",
-    "tokens_per_s": "tokens/s",
-    "mfu_percent": "MFU, %",
-    "peak_memory_gib": "memory, GiB",
-    "price_per_million_tokens": "price/M tokens",
-    "gpu_hours": "GPU-hours",
-    "left_round": "left in round",
-}
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/trials, without .yaml.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="The trial's run id, as 'trial run' prints it.")]
@@ -221,27 +199,16 @@ def show_answer(
     A trial that still runs is shown as far as it is. Intervals are simultaneous: the chance that any
     statement of a trial is wrong is at most 5 %.
     """
-    answer = _newest_answer(name)
+    store = Store()
+    answer = read_answer(store, *newest_trial(store, name))
+    if answer is None:
+        raise SystemFailure(f"the metrics store has no plan of the trial {name}")
     if output_format is Format.JSON:
         show_json(answer.content)
         return
-    show(answer.rows, output_format, called="variants", headings=_HEADINGS, wide=wide)
+    headings = {column.name: column.title for column in COLUMNS}
+    show(answer.rows, output_format, called="variants", headings=headings, wide=wide)
     typer.echo(answer.sentence, err=output_format is not Format.TABLE)
-
-
-def _newest_answer(name: str) -> TrialAnswer:
-    """Return the answer of a trial's newest DAG run. Raises UserError if it has no result yet."""
-    store = Store()
-    dag_id, run_id = newest_trial(store, name)
-    jobs = asyncio.run(Ledger(_warn, patience_s=0).jobs_of(dag_id, run_id))
-    rules, runs = round_runs(store, store.list_runs(dag_id, run_id), jobs)
-    if rules is None:
-        raise SystemFailure(f"the metrics store has no plan of the trial {name}")
-    return TrialAnswer(rules, trial_state(rules, runs), runs)
-
-
-def _warn(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 @group.command(epilog=APPROVE_EXAMPLES)

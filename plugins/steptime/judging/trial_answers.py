@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from steptime.errors import UserError, one_line
@@ -12,12 +12,47 @@ from steptime.judging.series import Series, series_runs
 from steptime.judging.trials import Observation, TrialState, VariantState, decide
 from steptime.recipes.models import Run, TrialPosition, TrialRules
 from steptime.recipes.notation import format_hours
-from steptime.store.ledger import LedgerJob
+from steptime.store.columns import BY_NAME, Column
+from steptime.store.ledger import LedgerJob, jobs_of
 from steptime.store.run_queries import Store
 from steptime.store.run_records import parse_record
 
-NUMBERS = ("step_time_mean_s", "tokens_per_s", "mfu_percent", "peak_memory_gib", "price_per_million_tokens")
+
+def _of_results(name: str, heading: str = "") -> Column:
+    column = BY_NAME[name]
+    return replace(column, heading=heading or column.heading, priority=0, shared=False)
+
+
+def _percent(name: str, heading: str, description: str) -> Column:
+    return Column(
+        name, "number", description, heading=heading, unit="%", significant=3, decimals=1, priority=0
+    )
+
+
+_NUMBERS = (
+    _of_results("step_time_mean_s"),
+    _of_results("tokens_per_s"),
+    _of_results("mfu_percent"),
+    _of_results("peak_memory_gib", "memory"),
+    _of_results("price_per_million_tokens", "price/M tokens"),
+)
 """Columns of results of which a trial's answer has the median of each variant."""
+COLUMNS = (
+    Column("variant", "text", "Name of the variant.", priority=0),
+    Column("status", "text", "Where it stands, or how it left.", priority=0),
+    Column("runs", "integer", "Valid runs that count.", priority=0),
+    _percent("difference_percent", "slower", "How much slower it is than the one compared with."),
+    _percent("low_percent", "from", "Lower end of the interval of this difference."),
+    _percent("high_percent", "to", "Upper end of the interval."),
+    Column("compared_with", "text", "The variant that it is compared with.", heading="than", priority=0),
+    *_NUMBERS,
+    Column(
+        "gpu_hours", "number", "GPU-hours of all its jobs.", heading="GPU-hours", priority=0, significant=3
+    ),
+    Column("left_round", "integer", "After which round it left.", heading="left in round", priority=0),
+    Column("cause", "text", "Why it cannot run.", priority=0),
+)
+"""Columns of a trial's answer, a row for each variant."""
 _VALID = "valid"
 _LONGEST_CAUSE = 200
 
@@ -55,7 +90,12 @@ class TrialAnswer:
     @property
     def sentence(self) -> str:
         """The answer for people: `ring` is 2.3 % slower than `default` (1.1 to 3.5 %), after 6 rounds, …."""
-        return " ".join(_sentences(self))
+        return " ".join(self.sentences)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences of the answer; the first one says what is shown."""
+        return list(_sentences(self))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -86,6 +126,7 @@ class TrialAnswer:
             "further_rounds": state.further_rounds,
             "further_runs": state.further_runs,
             "variants": self.rows,
+            "by_round": [difference._asdict() for difference in state.by_round],
         }
 
 
@@ -103,6 +144,19 @@ def known_noise_percent(run: Run) -> float | None:
     if judgement is None or not judgement.series_state.against.suffices:
         return None
     return 100 * judgement.series_state.against.deviation
+
+
+def read_answer(store: Store, dag_id: str, dag_run_id: str) -> TrialAnswer | None:
+    """Return where the trial of a DAG run stands, also while it runs.
+
+    None if it has no result yet that the store's user may read, or is no trial. Raises SystemFailure if the
+    store fails.
+    """
+    rows = store.list_runs(dag_id, dag_run_id)
+    if not any(row["trial"] for row in rows):
+        return None
+    rules, runs = round_runs(store, rows, jobs_of(store.url, dag_id, dag_run_id))
+    return None if rules is None else TrialAnswer(rules, trial_state(rules, runs), runs)
 
 
 def newest_trial(store: Store, trial: str) -> tuple[str, str]:
@@ -269,7 +323,7 @@ def _row(variant: VariantState, runs: Collection[RoundRun]) -> dict[str, Any]:
         "low_percent": variant.low_percent,
         "high_percent": variant.high_percent,
         "compared_with": variant.compared_with,
-        **{name: _median(row[name] for row in rows) for name in NUMBERS},
+        **{column.name: _median(row[column.name] for row in rows) for column in _NUMBERS},
         "gpu_hours": sum(run.gpu_hours for run in runs if run.variant == variant.variant),
         "left_round": variant.left_round,
         "cause": variant.cause,

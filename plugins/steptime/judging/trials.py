@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 SLOWER_ALPHA = 0.03
 """Probability that the interval of any pair of variants misses its difference after any round."""
@@ -95,6 +95,16 @@ class VariantState:
     high_percent: float | None = None
 
 
+class RoundDifference(NamedTuple):
+    """By how much a variant that was in is slower than another one, as shown after a round."""
+
+    round: int
+    variant: str
+    difference_percent: float
+    low_percent: float
+    high_percent: float
+
+
 @dataclass(frozen=True)
 class TrialState:
     """Where a trial stands after its complete rounds."""
@@ -118,6 +128,8 @@ class TrialState:
     none is open, None if there is no estimate or it exceeds 1000."""
     further_runs: int | None
     """The same in runs, if none of the variants leaves before."""
+    by_round: tuple[RoundDifference, ...]
+    """The differences of the others to the best one after each round, as long as they were in."""
 
 
 def decide(
@@ -255,7 +267,9 @@ class Race:
         self._levels = levels
         self._runs = {name: _Runs() for name in variants}
         self._left: dict[str, _Left] = {}
+        self._by_round: list[dict[tuple[str, str], tuple[float, ...]]] = []
         self.best: str | None = None
+        self._spread: float | None = None
         self._end()
 
     @property
@@ -285,8 +299,10 @@ class Race:
         if self.rounds == 1:
             self._set_aside(valid)
         self._evidence = self._paired.evidence(map(self._numbers.__getitem__, self._compared()))
-        self._take_out_slower()
+        differences = self._differences()
+        self._take_out_slower(differences)
         self._end()
+        self._by_round.append({pair: self._narrowed(pair, *found) for pair, found in differences.items()})
 
     def _leave(self, variant: str, left: _Left) -> None:
         self._left[variant] = left
@@ -308,13 +324,16 @@ class Race:
         aside = {name for name, left in self._left.items() if left.status == "set aside"}
         return [name for name, runs in self._runs.items() if runs.step_times_s and name not in aside]
 
-    def _take_out_slower(self) -> None:
-        """Take out the variants that are shown to be slower than another, but never all."""
-        differences = {
+    def _differences(self) -> dict[tuple[str, str], tuple[float, float, float]]:
+        """Return by how much each that is in is slower than each other one, with bounds."""
+        return {
             pair: self._difference(pair)
             for pair in permutations(self.still_in, 2)
             if self._ran_together(pair)
         }
+
+    def _take_out_slower(self, differences: Mapping[tuple[str, str], tuple[float, float, float]]) -> None:
+        """Take out the variants that are shown to be slower than another, but never all."""
         slower_than = {
             name: [
                 other
@@ -335,7 +354,7 @@ class Race:
         """Find the best of those that are in, and why the trial ends now, if it does."""
         has_runs = self.rounds > 0 or len(self.still_in) == 1
         self.best = self._leader(self.still_in) if self.still_in and has_runs else None
-        spread = self._spread()
+        self._spread = spread = self._find_spread()
         if not self.still_in:
             self.reason = "none can run"
         elif len(self.still_in) == 1:
@@ -392,7 +411,13 @@ class Race:
     def _quantile(self, pair: tuple[str, str], probability: float) -> float:
         return self._evidence.quantile(self._numbered(pair), probability)
 
-    def _spread(self) -> float | None:
+    def _narrowed(self, pair: tuple[str, str], estimate: float, low: float, high: float) -> tuple[float, ...]:
+        """Return a difference with the bounds that all that are in have, too: both hold at once."""
+        if self._spread is None or not set(pair) <= set(self.still_in):
+            return estimate, low, high
+        return estimate, max(low, -self._spread), min(high, self._spread)
+
+    def _find_spread(self) -> float | None:
         """Return what those that are in are shown to differ by at most: 100 × log ratio; None if unknown."""
         pairs = list(combinations(self.still_in, 2))
         if not pairs or not all(map(self._ran_together, pairs)):
@@ -414,12 +439,12 @@ class Race:
     def state(self, *, budget_used_up: bool = False) -> TrialState:
         """Return where the trial stands; `budget_used_up` ends it unless it has ended before."""
         reason = self.reason or ("budget used up" if budget_used_up else None)
-        spread = self._spread()
+        spread = self._spread
         open_pairs = tuple(pair for pair in combinations(self.still_in, 2) if self._is_open(pair))
         further = self._further_rounds(open_pairs)
         return TrialState(
             round=self.rounds,
-            variants=tuple(self._variant_state(name, reason, spread) for name in self.variants),
+            variants=tuple(self._variant_state(name, reason) for name in self.variants),
             still_in=self.still_in,
             ended=reason is not None,
             reason=reason,
@@ -428,9 +453,15 @@ class Race:
             open_pairs=open_pairs,
             further_rounds=further,
             further_runs=None if further is None else further * len(self.still_in),
+            by_round=tuple(
+                RoundDifference(number, pair[0], *map(_percent, difference))
+                for number, differences in enumerate(self._by_round, start=1)
+                for pair, difference in differences.items()
+                if pair[1] == self.best
+            ),
         )
 
-    def _variant_state(self, name: str, reason: TrialEnd | None, spread: float | None) -> VariantState:
+    def _variant_state(self, name: str, reason: TrialEnd | None) -> VariantState:
         runs = self._runs[name].step_times_s
         median = statistics.median(runs) if runs else None
         left = self._left.get(name)
@@ -450,11 +481,10 @@ class Race:
         status: VariantStatus = "within" if reason == "within" else "racing"
         if self.best is None or not self._ran_together((name, self.best)):
             return VariantState(name, status, len(runs), median)
-        estimate, low, high = self._difference((name, self.best))
-        if spread is not None:  # both bounds hold at once
-            low, high = max(low, -spread), min(high, spread)
+        pair = name, self.best
+        difference = self._narrowed(pair, *self._difference(pair))
         return VariantState(
-            name, status, len(runs), median, None, None, self.best, *map(_percent, (estimate, low, high))
+            name, status, len(runs), median, None, None, self.best, *map(_percent, difference)
         )
 
     def _is_open(self, pair: tuple[str, str]) -> bool:

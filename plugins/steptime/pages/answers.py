@@ -37,6 +37,8 @@ from steptime.judging.trend import (
     trend,
     verdict_sentence,
 )
+from steptime.judging.trial_answers import COLUMNS as OF_TRIAL
+from steptime.judging.trial_answers import TrialAnswer, read_answer
 from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.metrics import peak_source
 from steptime.measure.repeating import describe_repeat
@@ -48,6 +50,8 @@ from steptime.store.run_queries import Store
 MayEdit = Callable[[str | None], bool]
 """A function that returns whether the reader may edit the runs of a DAG (None: runs without a DAG)."""
 
+_MOST_TRIALS = 20
+"""Most DAG runs of trials that are listed: the answer of each is computed."""
 _KNOWN_TOGETHER = 50
 """Most DAG runs that can be chosen to show how they scale."""
 _OF_A_TREND = [column.name for column in TREND if not column.series]
@@ -55,7 +59,7 @@ _OF_A_TREND = [column.name for column in TREND if not column.series]
 
 
 def columns() -> dict[str, Any]:
-    """Describe each column of results (`columns`), `comparison`, `sets`, `trend`, and a run's `verdict`.
+    """Describe the columns of results (`columns`), a `comparison`, `sets`, a `trend`, a `trial`, a `verdict`.
 
     Each has its heading, unit and format.
     """
@@ -65,6 +69,7 @@ def columns() -> dict[str, Any]:
         "sets": [column.published for column in OF_SETS],
         "verdict": [column.published for column in RUN_VERDICT_COLUMNS],
         "trend": [column.published for column in TREND],
+        "trial": [column.published for column in OF_TRIAL],
     }
 
 
@@ -279,6 +284,55 @@ def node_pairs(store: Store, sweep: str) -> dict[str, Any]:
     """
     described = describe_node_pairs(store, sweep)
     return described.model_dump(mode="json") | {"findings": described.findings}
+
+
+def trials(store: Store, since: float) -> dict[str, Any]:
+    """Return the answers of trials with a run submitted at or after `since` (Unix time): `{"trials": […]}`.
+
+    Newest first, each with its DAG run (`together`: `dag_id/run_id`), when its newest run was submitted, the
+    `sentences` of its answer, and how much it has run.
+    """
+    listed = []
+    for dag_run in store.trials(since=since, limit=_MOST_TRIALS):
+        together = f"{dag_run['dag_id']}/{dag_run['dag_run_id']}"
+        if (answer := _trial_answer(store, together)) is not None:
+            listed.append(
+                dag_run
+                | {
+                    "together": together,
+                    "sentences": answer.sentences,
+                    "rounds": answer.state.round,
+                    "gpu_hours": answer.gpu_hours,
+                    "ended": answer.state.ended,
+                }
+            )
+    return {"trials": listed}
+
+
+def trial(store: Store, together: str) -> dict[str, Any]:
+    """Return the answer of the trial of a DAG run, given as `dag_id/run_id`.
+
+    It is that of `steptime trial show`, with its `sentences`, and the variants as a table. If the DAG run has
+    no result yet, or is no trial, `trial` is None, and nothing else is known.
+    """
+    dag_id, _, dag_run_id = together.partition("/")
+    of = {"together": together, "dag_id": dag_id, "dag_run_id": dag_run_id}
+    answer = _trial_answer(store, together)
+    if answer is None:
+        return of | {"trial": None}
+    variants = table([column.name for column in OF_TRIAL], answer.rows)
+    return answer.content | of | {"sentences": answer.sentences} | variants
+
+
+def trial_csv(store: Store, together: str) -> str:
+    """Return the variants of a trial as the CSV of `steptime trial show`; only its head without a result."""
+    answer = _trial_answer(store, together)
+    return csv_text(answer.rows if answer else [], [column.name for column in OF_TRIAL])
+
+
+def _trial_answer(store: Store, together: str) -> TrialAnswer | None:
+    dag_id, _, dag_run_id = together.partition("/")
+    return read_answer(store, dag_id, dag_run_id)
 
 
 def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import nlargest
 from html import escape
@@ -52,7 +52,8 @@ def report_since(store: Store, since: float) -> Report:
     is_new = together is not None and together["submitted_at"] >= since
     latest = together["together"] if together and is_new else None
     compared = compare_since(store, since)
-    return _report(store, compared, of=f"runs since {when(since)}", runs=runs, together=latest, since=since)
+    made = _report(store, compared, of=f"runs since {when(since)}", runs=runs, together=latest, since=since)
+    return replace(made, answers={**made.answers, **_trials(store, since)})
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
@@ -92,6 +93,7 @@ def _report(
         "api/incidents": {"incidents": incidents},
         "api/results": answers.results(rows) | {"matching": total, "all": total, "choices": {}},
         "api/series": answers.series(store, named.values()),
+        "api/trials": {"trials": []},
     }
     answers_by_address |= _scaling(store, together)
     answers_by_address |= {
@@ -101,6 +103,15 @@ def _report(
         f"api/runs/{row['job_name']}": answers.run(store, row, _nothing) for row in _opened(store, compared)
     }
     return Report(of, compared, answers_by_address, _aliases(store, named, answers_by_address))
+
+
+def _trials(store: Store, since: float) -> dict[str, Any]:
+    """Return the answers of trials with a run since then, by API address."""
+    listed = answers.trials(store, since)
+    addresses = {f"api/trial?{urlencode({'together': one['together']})}": one for one in listed["trials"]}
+    return {"api/trials": listed} | {
+        address: answers.trial(store, one["together"]) for address, one in addresses.items()
+    }
 
 
 def _scaling(store: Store, together: str | None) -> dict[str, Any]:
@@ -162,6 +173,8 @@ def html(report: Report, now: float) -> str:
     sentence, missing = report.comparison.sentence, report.comparison.completeness
     summary = f"<strong>{escape(sentence[:1].upper() + sentence[1:])}.</strong>"
     summary += f" {escape(missing.line)}." if missing and missing.planned else ""
+    for trial in report.answers["api/trials"]["trials"]:
+        summary += f" Trial {escape(trial['trial'])}: {escape(' '.join(trial['sentences']))}"
     frozen = {
         "of": report.of,
         "made": f"made {when(now)} by steptime {__version__}",

@@ -508,6 +508,7 @@ COLUMNS = (
         "text",
         "Variant of the trial that it is.",
         lambda run: None if run.trial is None else run.trial.variant,
+        choice=True,
     ),
     Column("log_path", "text", "The training log on its cluster.", required=True),
     Column(

@@ -188,10 +188,6 @@ class Ledger:
         """Return all jobs of the DAG run that `key` names, oldest first."""
         return await self._jobs(*_match_dag_run(key))
 
-    async def jobs_of(self, dag_id: str, dag_run_id: str) -> list[LedgerJob]:
-        """Return all jobs of a DAG run, of any Airflow, oldest first."""
-        return await self._jobs(jobs.c.dag_id == dag_id, jobs.c.dag_run_id == dag_run_id)
-
     async def planned_runs(self, key: TaskKey) -> dict[str, LedgerPlan]:
         """Return what the DAG run that `key` names has planned, by the names of the runs.
 
@@ -259,6 +255,11 @@ class Ledger:
             return await asyncio.to_thread(work, self.url, *arguments)
 
         return await while_unavailable(self._warn, self._patience_s)(attempt)()
+
+
+def jobs_of(url: str, dag_id: str, dag_run_id: str) -> list[LedgerJob]:
+    """Return all jobs of a DAG run in the store at `url`, of any Airflow, oldest first."""
+    return _select_jobs(url, jobs.c.dag_id == dag_id, jobs.c.dag_run_id == dag_run_id)
 
 
 def latest_submitted(jobs: Sequence[LedgerJob]) -> LedgerJob | None:

@@ -153,6 +153,24 @@ class Store:
         with read_connection(self.url) as connection:
             return list(dicts(connection.execute(self.readable(query))))
 
+    def trials(self, *, since: float, limit: int) -> list[dict[str, Any]]:
+        """Return the DAG runs of trials with a run submitted at or after `since` (Unix time), newest first.
+
+        Each has `trial`, `dag_id`, `dag_run_id`, and `submitted_at` of its newest run.
+        """
+        names = (runs.c.trial, runs.c.dag_id, runs.c.dag_run_id)
+        newest = func.max(runs.c.submitted_at).label("submitted_at")
+        query = (
+            select(*names, newest)
+            .where(*(name.is_not(None) for name in names))
+            .group_by(*names)
+            .having(newest >= since)
+            .order_by(newest.desc())
+            .limit(limit)
+        )
+        with read_connection(self.url) as connection:
+            return list(dicts(connection.execute(self.readable(query))))
+
     def performance_runs(self, together: str) -> list[dict[str, Any]]:
         """Return the valid performance runs of a DAG run, given as `dag_id/run_id`."""
         dag_id, _, dag_run_id = together.partition("/")

@@ -61,6 +61,9 @@ def create_app() -> FastAPI:
     app.get("/api/report.html")(endpoints.get_report)
     app.get("/api/series")(endpoints.get_series)
     app.get("/api/trend/{job_name:path}")(endpoints.get_trend)
+    app.get("/api/trial")(endpoints.get_trial)
+    app.get("/api/trial.csv")(endpoints.get_trial_csv)
+    app.get("/api/trials")(endpoints.get_trials)
     app.get("/api/runs/{job_name:path}")(endpoints.get_run)
     app.post("/api/accept", dependencies=[Depends(require_own_page)])(endpoints.post_acceptance)
     app.post("/api/incidents/{incident_id}", dependencies=[Depends(require_own_page)])(

@@ -70,9 +70,7 @@ def get_results(
 
 def get_results_csv(store: Readable, selection: Selected) -> Response:
     """Answer with all runs of a selection, each with its verdict, as a CSV file in the order of the pages."""
-    text = answers.select_csv(store, selection)
-    headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-results.csv"'}
-    return Response(text, media_type="text/csv", headers=headers)
+    return _csv(answers.select_csv(store, selection), "steptime-results.csv")
 
 
 def get_scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
@@ -147,6 +145,21 @@ def get_node_pairs(store: Readable, sweep: Annotated[str, Query(max_length=200)]
         raise HTTPException(status_code=404, detail=str(error)) from None
 
 
+def get_trials(store: Readable, since: Since = 0) -> Response:
+    """Answer with the answers of all trials with a run submitted at or after `since` (Unix time)."""
+    return json_response(answers.trials(store, since))
+
+
+def get_trial(store: Readable, together: Annotated[str, Query(max_length=600)]) -> Response:
+    """Answer with the answer of the trial of a DAG run: see `pages.answers.trial`."""
+    return json_response(answers.trial(store, together))
+
+
+def get_trial_csv(store: Readable, together: Annotated[str, Query(max_length=600)]) -> Response:
+    """Answer with the variants of a trial as a CSV file."""
+    return _csv(answers.trial_csv(store, together), "steptime-trial.csv")
+
+
 def get_two_sets(
     store: Readable,
     a: Annotated[str, Query(max_length=1000)] = "",
@@ -194,6 +207,11 @@ def json_response(content: dict[str, Any]) -> Response:
     """Make a JSON response that includes the version of its schema."""
     text = json.dumps({"schema_version": SCHEMA_VERSION} | content, separators=(",", ":"), allow_nan=False)
     return Response(text.encode(), media_type="application/json", headers=HEADERS)
+
+
+def _csv(text: str, name: str) -> Response:
+    headers = HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type="text/csv", headers=headers)
 
 
 class Acceptance(Frozen):

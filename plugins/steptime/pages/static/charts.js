@@ -38,6 +38,34 @@ export function figureFor(id, title, remark) {
   return [element("figure", {}, element("figcaption", {}, title, " ", element("span", {}, remark)), element("div", { className: "chart" }, canvas)), canvas];
 }
 
+/** Whiskers from end to end of each point's interval, as far as the axes go. */
+export const intervals = {
+  id: "intervals",
+  afterDatasetsDraw(chart) {
+    const { ctx, chartArea: { left, top: upper, width, height }, scales: { y } } = chart;
+    chart.data.datasets.forEach(({ data, borderColor }, index) => {
+      if (!chart.isDatasetVisible(index)) return;
+      data.forEach(({ low, high }, place) => {
+        if (low == null) return;
+        const { x } = chart.getDatasetMeta(index).data[place];
+        const [top, bottom] = [y.getPixelForValue(high), y.getPixelForValue(low)];
+        ctx.save();
+        ctx.beginPath();
+        ctx.rect(left, upper, width, height);
+        ctx.clip();
+        Object.assign(ctx, { strokeStyle: borderColor, lineWidth: 1.5 });
+        ctx.beginPath();
+        for (const [from, to] of [[[x, top], [x, bottom]], [[x - 4, top], [x + 4, top]], [[x - 4, bottom], [x + 4, bottom]]]) {
+          ctx.moveTo(...from);
+          ctx.lineTo(...to);
+        }
+        ctx.stroke();
+        ctx.restore();
+      });
+    });
+  },
+};
+
 const spread = (values) => Math.max(...values) / Math.min(...values);
 
 /** 1, 2 and 5 times powers of ten, or the powers alone if those would be many. */

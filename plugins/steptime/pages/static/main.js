@@ -16,12 +16,17 @@ import * as plan from "./plan.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { giveUp } from "./server.js";
 import * as trend from "./trend.js";
+import * as trial from "./trial.js";
+import * as trials from "./trials.js";
 import * as week from "./week.js";
 
 const REREAD_MS = 15_000;
-// In the tab of a DAG run its own runs come first.
-const VIEWS = scope.size ? { runs, scaling, trend, node, nodes, pairs } : { week, runs, trend, scaling, ...(frozen ? {} : { compare }), node, nodes, pairs, plan };
-const ONLY_BY_LINK = ["node", "nodes", "pairs", "plan"];
+const OF_TRIALS = "steptime_trial"; // `dag_ids.py` has the same id
+// In the tab of a DAG run its own runs come first, or the answer of its trial.
+const VIEWS = scope.get("dag_id") === OF_TRIALS ? { trial, runs, node, nodes }
+  : scope.size ? { runs, scaling, trend, node, nodes, pairs }
+    : { week, runs, trend, scaling, ...(frozen ? {} : { compare }), ...(frozen?.answers["api/trials"].trials.length === 0 ? {} : { trials }), trial, node, nodes, pairs, plan };
+const ONLY_BY_LINK = ["node", "nodes", "pairs", "plan", ...(scope.size ? [] : ["trial"])];
 
 let shown = null;
 

@@ -1,6 +1,6 @@
 // Small multiples over GPUs or ranks: a chart for each model, and in it a line for each way in which its runs differ.
 import { go } from "./address.js";
-import { colour, draw, figureFor, rankAxis } from "./charts.js";
+import { colour, draw, figureFor, intervals, rankAxis } from "./charts.js";
 import { ofSeries } from "./columns.js";
 import { unitOf } from "./table.js";
 
@@ -29,31 +29,6 @@ function pointsOf(rows, { of, interval = () => [] }) {
     return { x: some[0].gpus, y: mean(some.map(of)), rows: some, low, high, below: some.some(({ against_publication: found }) => found === "below") };
   }).sort((a, b) => a.x - b.x);
 }
-
-/** Whiskers from end to end of each point's interval. */
-const intervals = {
-  id: "intervals",
-  afterDatasetsDraw(chart) {
-    const { ctx, scales: { y } } = chart;
-    chart.data.datasets.forEach(({ data, borderColor }, index) => {
-      if (!chart.isDatasetVisible(index)) return;
-      data.forEach(({ low, high }, place) => {
-        if (low == null) return;
-        const { x } = chart.getDatasetMeta(index).data[place];
-        const [top, bottom] = [y.getPixelForValue(high), y.getPixelForValue(low)];
-        ctx.save();
-        Object.assign(ctx, { strokeStyle: borderColor, lineWidth: 1.5 });
-        ctx.beginPath();
-        for (const [from, to] of [[[x, top], [x, bottom]], [[x - 4, top], [x + 4, top]], [[x - 4, bottom], [x + 4, bottom]]]) {
-          ctx.moveTo(...from);
-          ctx.lineTo(...to);
-        }
-        ctx.stroke();
-        ctx.restore();
-      });
-    });
-  },
-};
 
 function datasets(lines, quantity) {
   const now = [...lines].filter(([, [row]]) => !row.then).map(([name]) => name);

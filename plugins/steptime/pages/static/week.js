@@ -11,6 +11,7 @@ import { sendBox } from "./send.js";
 import { sparkline } from "./sparkline.js";
 import { makeTable } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
+import { inWords, trialLink } from "./trials.js";
 import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
@@ -44,6 +45,7 @@ const FILTERS = ["cluster", "workload", "size", "dtype", "gpus", "verdict"];
 
 let answer = null;
 let found = null;
+let tried = null;
 let parts = null;
 
 function trendLink(row) {
@@ -71,7 +73,7 @@ const days = () => (Object.hasOwn(PERIODS, current().get("days")) ? current().ge
 
 /** Prepare the view. */
 export function open(box) {
-  const [footnote, completeness, totals, remarks, listing] = [meanings(), completenessBox(), element("p", { className: "totals" }), element("ul"), element("section", { id: "listing", hidden: true })];
+  const [footnote, completeness, totals, remarks, trials, listing] = [meanings(), completenessBox(), element("p", { className: "totals" }), element("ul"), element("ul", { className: "remarks", ariaLabel: "Trials" }), element("section", { id: "listing", hidden: true })];
   const folded = element("details", { className: "remarks" }, element("summary", {}, "Each cell in a sentence"), remarks);
   const [incidents, filters] = [incidentsBox(), element("div", { className: "choices" })];
   const search = element("input", { id: "find", type: "search", placeholder: "70b fp8", value: current().get("find") ?? "", oninput: ({ target }) => { keep({ find: target.value }); drawRows(); } });
@@ -80,10 +82,10 @@ export function open(box) {
   const columns = element("button", { id: "columns", type: "button", onclick: () => { keep({ columns: current().has("columns") ? null : "all" }); redraw(); } }, "All columns");
   const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, frozen ? null : periodChoice(), element("label", {}, "Search", search), filters, columns, frozen ? null : viewLink({ view: "nodes" }, "Nodes"), frozen ? null : reportLink());
   const choices = frozen ? form : element("div", { className: "filters" }, form, sendBox(days));
-  box.append(incidents, completeness, totals, choices, listing, folded, footnote);
+  box.append(incidents, completeness, totals, trials, choices, listing, folded, footnote);
   if (!frozen) byId("period").value = days();
-  parts = { columns, incidents, completeness, totals, remarks, folded, listing, footnote, filters, draw };
-  answer = found = null;
+  parts = { columns, incidents, completeness, totals, trials, remarks, folded, listing, footnote, filters, draw };
+  answer = found = tried = null;
 }
 
 const meanings = () => element("p", { className: "footnote", hidden: true },
@@ -130,6 +132,7 @@ export function redraw() {
   summarise(element("strong", {}, `${capitalised(answer.sentence)}.`));
   drawCompleteness(parts.completeness, answer.completeness);
   parts.totals.textContent = [answer.took, answer.cost, answer.goodput].filter(Boolean).join(" · ");
+  parts.trials.replaceChildren(...(tried?.trials ?? []).map((trial) => element("li", {}, "Trial ", trialLink(trial), ": ", ...inWords(trial.sentences))));
   parts.listing.hidden = parts.footnote.hidden = !rows.length;
   parts.folded.hidden = !answer.remarks.length;
   parts.remarks.replaceChildren(...answer.remarks.map((remark) => element("li", {}, remark)));
@@ -143,8 +146,8 @@ export function redraw() {
 
 /** Read the comparison, and draw it. */
 export async function show() {
-  const [compared, incidents] = await Promise.all([readNew(answer, `api/comparison?since=${since()}`), readNew(found, `api/incidents?since=${since()}`)]);
-  if (compared === answer && incidents === found) return;
-  [answer, found] = [compared, incidents];
+  const [compared, incidents, trials] = await Promise.all([readNew(answer, `api/comparison?since=${since()}`), readNew(found, `api/incidents?since=${since()}`), readNew(tried, `api/trials?since=${since()}`)]);
+  if (compared === answer && incidents === found && trials === tried) return;
+  [answer, found, tried] = [compared, incidents, trials];
   redraw();
 }
