@@ -327,6 +327,8 @@ def test_a_framework_that_is_not_read_is_said_to_be_that() -> None:
     assert end(log) == "unknown"
     assert "is of a format that is read (nemo2, tqdm, megatron_bridge, torchtitan)" in log.problems[0].message
     assert "| step 0 | epoch 0 | loss 12.4" in log.problems[0].message
+    suggested = log.problems[0].message.rpartition("can print '")[2].removesuffix("'")
+    assert [(step.global_step, step.step_time_s) for step in read(suggested + "\n").steps] == [(0, 0.1234)]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

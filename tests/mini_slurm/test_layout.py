@@ -1,6 +1,7 @@
 """The cluster's folder and ports: the path is short enough for sockets, and both stay over restarts."""
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,10 @@ def test_missing_packages_are_told_with_the_command_that_installs_them(
     (tmp_path / "munged").unlink()
     with pytest.raises(SystemFailure, match="packages that are not installed: munge"):
         layouts.program("munged")
+
+
+def test_the_clusters_python_is_that_of_steptime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's own cannot make environments without a further package, and Ubuntu's is of another version."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    assert layouts.program(name) == str(Path(sys.executable).parent / name)

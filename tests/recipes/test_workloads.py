@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -44,6 +45,17 @@ def test_what_runs_on_the_cpu_is_a_tiny_size(name: str) -> None:
 )
 def test_a_name_without_a_release_is_the_newest_one(name: str, full: str) -> None:
     assert load_workload(name).workload == full
+
+
+def test_the_guides_program_of_ones_own_can_be_planned(config: Path) -> None:
+    """`make test-bare` trains with it."""
+    guide = (Path(__file__).parents[2] / "docs/guide/workload.md").read_text()
+    (name, text), *_ = re.findall(r"```yaml\n# config/(workloads/\S+\.yaml)\n(.*?)```", guide, re.DOTALL)
+    (config / name).write_text(text)
+    run = plan(PlanRequest(workload=Path(name).stem, gpus="2")).runs[0]
+    assert run.recipe.command(max_steps=50) == ("python", "train.py", "50", "4")
+    assert run.recipe.launcher is not None
+    compile(run.recipe.launcher.files["train.py"], "train.py", "exec")
 
 
 DEFAULT = "default_release: true # llama3.1 means this one, which has a size for the CPU\n"

@@ -69,7 +69,7 @@ def api() -> Iterator[FakeApi]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PATCH = _handle
+        do_GET = do_POST = do_PATCH = do_PUT = _handle
 
         def log_message(self, *_: object) -> None:
             pass

@@ -58,6 +58,31 @@ def test_a_dag_run_is_marked_again_if_airflows_database_was_locked(
         client.mark_failed(run)
 
 
+def test_a_new_workloads_dag_is_read_at_once(api: Any, client: AirflowClient) -> None:
+    known = {"dag_id": "steptime_sweep", "is_paused": False, "file_token": "one.file"}
+    api.answers["GET /api/v2/dags"] = (200, {"dags": [known], "total_entries": 1})
+
+    def read(_: Any) -> tuple[int, None]:
+        api.answers["GET /api/v2/dags/steptime_gpt5-26.01"] = (
+            200,
+            {**known, "dag_id": "steptime_gpt5-26.01"},
+        )
+        return 201, None
+
+    api.answers["PUT /api/v2/parseDagFile/one.file"] = read
+    api.answers["POST /api/v2/dags/steptime_gpt5-26.01/dagRuns"] = (200, RUN)
+    assert client.trigger("steptime_gpt5-26.01", {}, patience_s=5).state == "running"
+
+
+def test_who_may_not_ask_for_that_waits_for_airflows_next_time(api: Any, client: AirflowClient) -> None:
+    known = {"dag_id": "steptime_sweep", "is_paused": False, "file_token": "one.file"}
+    api.answers["GET /api/v2/dags"] = (200, {"dags": [known], "total_entries": 1})
+    api.answers["PUT /api/v2/parseDagFile/one.file"] = (403, {"detail": "Forbidden"})
+    api.answers["GET /api/v2/importErrors"] = (200, {"import_errors": [], "total_entries": 0})
+    with pytest.raises(UserError, match="appears within five minutes"):
+        client.trigger("steptime_gpt5-26.01", {}, patience_s=0.1)
+
+
 def test_of_a_dag_that_airflow_lacks_it_is_said_when_it_appears(api: Any, client: AirflowClient) -> None:
     api.answers["GET /api/v2/importErrors"] = (200, {"import_errors": [], "total_entries": 0})
     with pytest.raises(UserError) as refused:
@@ -109,6 +134,7 @@ def test_of_an_error_of_airflow_its_first_line_is_given_and_not_its_links(
 
 @pytest.mark.long
 def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/dags"] = (200, {"dags": [], "total_entries": 0})
     looks = iter(
         [(404, {"detail": "not found"}), (200, {"dag_id": "steptime_llama3.1-25.04", "is_paused": False})]
     )

@@ -38,7 +38,7 @@ User = Annotated[
     typer.Option(envvar="STEPTIME_AIRFLOW_USER", help=f"User there; the password comes from {_PASSWORD}."),
 ]
 
-DAG_PATIENCE_S = 30.0
+DAG_PATIENCE_S = 60.0
 """How long to wait for the DAG of a known workload: a started Airflow reads its files one after the other."""
 
 

@@ -152,7 +152,10 @@ def report_no_steps(
         names = ", ".join(log_format.name for log_format in formats)
         line = unknown[0].decode(errors="replace").strip()[:_LONGEST_LINE]
         line = "".join(letter if letter.isprintable() else " " for letter in line)
-        message += f" is of a format that is read ({names}), but it has lines such as '{line}'"
+        message += (
+            f" is of a format that is read ({names}), but it has lines such as '{line}': a program of your "
+            "own can print 'iteration 1/50 | elapsed time per iteration (ms): 123.4 |'"
+        )
         return Problem(kind="unknown_format", message=message, fatal=True)
     return Problem(kind="no_steps", message=message, fatal=True)
 

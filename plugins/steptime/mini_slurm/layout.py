@@ -6,6 +6,7 @@ import pwd
 import re
 import shutil
 import socket
+import sys
 import tempfile
 from functools import cached_property
 from pathlib import Path
@@ -248,8 +249,13 @@ def require_packages() -> None:
 
 
 def search_path() -> str:
-    """Return the caller's PATH, extended by the folders in which daemons such as slurmctld are installed."""
-    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+    """Return the caller's PATH with the folders of the daemons, such as slurmctld.
+
+    The folder of steptime's own Python comes first, as on the cluster `local`: it can make environments,
+    which Debian's Python cannot everywhere.
+    """
+    own, called_with = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    return os.pathsep.join((own, called_with, "/usr/local/sbin", "/usr/sbin", "/sbin"))
 
 
 def _find_program(name: str) -> str | None:

@@ -333,8 +333,8 @@ class Workload(Frozen):
     """The user's own program that trains; null for steptime's trainer or Megatron-Bridge's script."""
     defaults: Defaults
     steps: Steps
-    profile: Profile | None
-    nccl_trace: NcclTrace | None
+    profile: Profile | None = None
+    nccl_trace: NcclTrace | None = None
     gpu_types: dict[str, Platform]
     unsupported_gpu_types: dict[str, str] = Field(default_factory=dict)
     """For GPU types that the document names and this file has no configurations for: why not."""

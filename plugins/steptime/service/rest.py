@@ -5,7 +5,7 @@ validate, an unknown DAG), and SystemFailure if Airflow does not answer or has a
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Self, TypeVar
@@ -45,6 +45,8 @@ class Dag(_Answer):
     is_paused: bool
     is_stale: bool = False
     """True if Airflow no longer finds it in its file, or cannot read the file."""
+    file_token: str = ""
+    """By which Airflow is asked to read the DAG's file again."""
 
 
 class DagRun(_Answer):
@@ -218,12 +220,16 @@ class AirflowClient:
         """Start a DAG run with params, and return it.
 
         Raises UserError if the DAG is unknown or paused, and with Airflow's message if it refuses the params.
-        Waits up to `patience_s` seconds for a DAG that Airflow has not read yet, as right after its start.
+        Waits up to `patience_s` seconds for a DAG that Airflow has not read yet, as that of a new workload,
+        or right after Airflow's start.
         The id of the DAG run is chosen here, so that after a lost reply it can be looked up and starts only
         once.
         """
         path = f"/api/v2/dags/{quote(dag_id)}"
-        dag = poll_until(lambda: self._dag(path), every_s=0.5, timeout_s=patience_s)
+        dag = self._dag(path)
+        if dag is None and patience_s:
+            self._read_dag_files_again()
+            dag = poll_until(lambda: self._dag(path), every_s=0.5, timeout_s=patience_s)
         if dag is None:
             raise self._error_for_unknown_dag(dag_id)
         if dag.is_paused:
@@ -247,6 +253,13 @@ class AirflowClient:
     def _dag(self, path: str) -> Dag | None:
         dag = self._ask_if_any(Dag, path)
         return None if dag is None or dag.is_stale else dag
+
+    def _read_dag_files_again(self) -> None:
+        """Ask Airflow to read the files of steptime's DAGs now. Who may not ask waits for its next time."""
+        dags = self._pages(Dag, "/api/v2/dags", "dags", {"tags": "steptime"})
+        with suppress(UserError):
+            for token in {dag.file_token for dag in dags} - {""}:
+                self._call("PUT", f"/api/v2/parseDagFile/{quote(token)}", answers_nothing=True)
 
     def _error_for_unknown_dag(self, dag_id: str) -> UserError:
         """Return the error for a DAG that Airflow does not have: it names files that Airflow cannot read."""
@@ -375,7 +388,15 @@ class AirflowClient:
                 f"({why})"
             ) from None
 
-    def _call(self, method: str, path: str, *, missing: object = ..., **request: Any) -> Any:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        missing: object = ...,
+        answers_nothing: bool = False,
+        **request: Any,
+    ) -> Any:
         """Send one authorised request; if the token has expired, log in again. Return `missing` for a 404."""
         for attempt in ("first", "with a new token"):
             if self._token is None:
@@ -387,7 +408,7 @@ class AirflowClient:
             self._token = None
         if response.status_code == HTTPStatus.NOT_FOUND and missing is not ... and _is_airflows(response):
             return missing
-        return self._json(response)
+        return None if answers_nothing and response.is_success else self._json(response)
 
     def _log_in(self) -> str:
         """Log in and return the token. Raises UserError if Airflow refuses the password."""
