@@ -8,6 +8,7 @@ A suspicion is followed by two confirmation runs within its week, as a sweep sta
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import stored
+from filelock import FileLock
 
 from steptime.clusters.base import JobState, JobStatus, StagedFiles
 from steptime.judging.detection import CONFIRMATION_RUNS, SeriesState, judge
@@ -394,8 +396,12 @@ StoresOf = Callable[[int], Stores]
 
 @pytest.fixture(scope="session")
 def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> StoresOf:
-    """Return a function that returns the stores of a seed and makes them when first asked."""
+    """Return a function that returns the stores of a seed, a copy of this process's own.
+
+    Of the processes of pytest-xdist, the first that is asked makes them for all.
+    """
     folder, now = tmp_path_factory.mktemp("sixty-cells"), time.time()
+    shared = folder if "PYTEST_XDIST_WORKER" not in os.environ else folder.parents[1]
 
     @cache
     def first() -> Path:
@@ -406,17 +412,24 @@ def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
 
     @cache
     def stores_of(seed: int) -> Stores:
-        return make_stores(first(), folder / str(seed), seed, now)
+        made, copied = shared / f"made-{seed}", folder / str(seed)
+        with FileLock(f"{made}.lock"):
+            if not made.exists():
+                (new := folder / f"new-{seed}").mkdir()
+                make_stores(first(), new, seed, now)
+                new.rename(made)
+        shutil.copytree(made, copied)
+        unchanged, planted = (f"sqlite:///{copied / name}.db" for name in ("unchanged", "planted"))
+        return Stores(unchanged, planted, bad_node_of(seed))
 
     return stores_of
 
 
-def make_stores(first: Path, beside: Path, seed: int, now: float) -> Stores:
-    """Make the stores of a seed, `<beside>-unchanged.db` and `-planted.db`, from one with the first runs."""
+def make_stores(first: Path, into: Path, seed: int, now: float) -> None:
+    """Make a seed's stores `unchanged.db` and `planted.db` in a folder, from one with the first runs."""
     bad_node = bad_node_of(seed)
-    addresses = []
     for name, planted in (("unchanged", None), ("planted", bad_node)):
-        path = beside.with_name(f"{beside.name}-{name}.db")
+        path = into / f"{name}.db"
         shutil.copy(first, path)
         write(path, [made for cell in cells() for made in history(seed, cell, planted)], now)
         remove_first_runs(path)
@@ -426,5 +439,3 @@ def make_stores(first: Path, beside: Path, seed: int, now: float) -> Stores:
             accept(store, level, note="gradients are checked now", accepted_by="ada", now=now - 9 * WEEK_S)
         judge_all(store)
         update_incidents(store, now=now)
-        addresses.append(store.url)
-    return Stores(*addresses, bad_node)

@@ -13,11 +13,13 @@ SMALLEST = {
         ["--only", "noisy", "--megabytes", "1", "--repeats", "1"], marks=pytest.mark.slow
     ),
     "planted_changes": pytest.param(["--planted", "1", "--unchanged", "0"], marks=pytest.mark.slow),
-    # Eight trainings, whose parts other tests of the trainer have.
+    # Trainings, whose parts other tests of the trainer have.
     "backends": pytest.param(
         ["--ranks", "1", "--repeats", "1"], marks=[pytest.mark.trainer, pytest.mark.exhaustive]
     ),
-    "sampling": pytest.param(["--ranks", "1", "--seconds", "1"], marks=pytest.mark.trainer),
+    "sampling": pytest.param(
+        ["--ranks", "1", "--seconds", "1"], marks=[pytest.mark.trainer, pytest.mark.exhaustive]
+    ),
     "store_pages": pytest.param(["--runs", "60"], marks=pytest.mark.service),
     "trial_rates": pytest.param(["--trials", "1", "--only", "2"], marks=pytest.mark.long),
     "triggerer_waits": pytest.param(["--waits", "1", "--interval", "1"], marks=pytest.mark.slurm),

@@ -65,14 +65,15 @@ def test_a_script_for_gpus_starts_the_program_on_each_rank(
     assert run.model_flops is not None
 
 
-@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+# `make test` has one release on one kind of cluster, as the scripts for the others are reviewed.
+@pytest.fixture(params=["local", pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.exhaustive])])
 def cluster_and_config(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
     """Return a cluster and its configuration."""
     make = "make_slurm_config" if request.param == "slurm" else "make_config"
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
 
 
-@pytest.fixture(scope="session", params=RELEASES)
+@pytest.fixture(scope="session", params=[pytest.param("0.2.2", marks=pytest.mark.exhaustive), "0.3.0"])
 def titan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """Return a release of torchtitan, the interpreter of its environment, and a folder with its assets."""
     python, assets = torchtitan_python(request.param), tmp_path_factory.mktemp("assets")

@@ -15,6 +15,7 @@ from postgresql_service import PostgreSQL, started_postgresql
 
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.airflow.versions import ListedVariable
+from steptime.dag_ids import SWEEP
 from steptime.store.run_queries import Store
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +75,9 @@ def test_a_backup_is_restored_over_a_newer_store(postgresql: PostgreSQL, tmp_pat
 @pytest.mark.service
 def test_uninstalling_leaves_nothing_of_steptime_in_airflow(tmp_path: Path) -> None:
     (tmp_path / "dags").mkdir()
-    make = "from steptime.airflow.dags import make_dags; make_dags([])\n"
+    # Two are enough, as the command starts a program for each.
+    ours = {SWEEP, "steptime_llama3.1-25.04"}
+    make = f"from airflow.sdk import DAG\nfor name in {sorted(ours)}:\n    with DAG(name):\n        pass\n"
     (tmp_path / "dags" / "steptime_dags.py").write_text(make)
     (tmp_path / "dags" / "steptime_config_files.py").write_text("")
     (tmp_path / "dags" / "theirs.py").write_text(
@@ -102,10 +105,15 @@ def test_uninstalling_leaves_nothing_of_steptime_in_airflow(tmp_path: Path) -> N
     (tmp_path / "variables.json").write_text(json.dumps(variables))
     bash("airflow db migrate; airflow dags reserialize")
     bash('airflow variables import "$AIRFLOW_HOME/variables.json"')
-    listed = "airflow dags list --columns dag_id --output plain\nairflow variables list --output plain"
-    assert {"steptime_sweep", f"{KEY_PREFIX}0123abc", ListedVariable.INDEX} <= set(bash(listed).split())
+    database = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'airflow.db'}")
+
+    def listed() -> set[str]:
+        query = "SELECT dag_id FROM dag UNION SELECT key FROM variable"
+        with database.connect() as connection:
+            return set(connection.scalars(sqlalchemy.text(query)))
+
+    assert listed() == {*ours, *variables, "theirs_steptime_x"}
 
     bash(commands("install.md", "## Uninstall"))
-    left = bash(listed).split()
-    assert {"theirs_steptime_x", "theirs"} <= set(left)
-    assert [word for word in left if word.startswith("steptime_")] == []
+    assert listed() == {"theirs_steptime_x", "theirs"}
+    database.dispose()

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -36,7 +37,10 @@ print(json.dumps({"dags": found, "provider": "steptime" in ProvidersManager().pr
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of an environment with the built wheel and the lock's packages, from uv's cache."""
+    """Return the programs of an environment with the built wheel and the packages of this environment.
+
+    They are links: installed again, Airflow would be compiled again.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     python = str(folder / "venv" / "bin" / "python")
@@ -48,7 +52,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("build", "--quiet", "--wheel", "--out-dir", str(folder), str(ROOT))
     [wheel] = folder.glob("steptime-*.whl")
     run("venv", "--quiet", "--python", sys.executable, str(folder / "venv"))
-    run("pip", "sync", "--quiet", "--python", python, str(ROOT / "requirements.lock"))
+    [packages] = (folder / "venv" / "lib").glob("python3*/site-packages")
+    shutil.copytree(
+        sysconfig.get_path("purelib"),
+        packages,
+        copy_function=os.symlink,
+        ignore=shutil.ignore_patterns("steptime*", "_steptime*", "_editable_impl_steptime*", "_virtualenv*"),
+        dirs_exist_ok=True,
+    )
     # With its dependencies, which are installed: the wheel's requirements must fit the locked versions.
     run("pip", "install", "--quiet", "--offline", "--python", python, str(wheel))
     return folder / "venv" / "bin"

@@ -14,7 +14,8 @@ from end_to_end.conftest import SLOWER
 from end_to_end.driving import Airflow
 from steptime.store.run_queries import Store
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
+# tests/airflow/sweep has its parts.
+pytestmark = [pytest.mark.end_to_end, pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
 
 def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(150
 
 
 @pytest.mark.trainer
+@pytest.mark.exhaustive  # the mixture below takes the same path, and test_bridge.py trains with this backend
 def test_megatron_bridge_saves_a_checkpoint_loads_it_and_its_runs_are_published(
     airflow: Airflow, slurm: MiniSlurm
 ) -> None:
