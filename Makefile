@@ -18,19 +18,14 @@ QUICK := not trainer and not end_to_end and not browser and not slurm and not dr
 UNIT := $(QUICK) and not service and not slow and not long
 # Several at a time, as many tests wait. tests/conftest.py groups those that share an Airflow or a Slurm.
 PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
+# Beside the tests, as mypy takes a minute of one core.
+WITH_LINT := $(MAKE) --no-print-directory --jobs 2 lint
 # The packages of Debian that tests use: those of the first part of the list are for `make check`, too.
 CHECK_PACKAGES := $(shell sed '/^$$/,$$d;/^\#/d' tests/debian-packages.txt)
 TEST_PACKAGES := $(shell sed '/^\#/d' tests/debian-packages.txt)
 # Ubuntu has Chromium as a snap only: Playwright fetches its own there.
 IS_UBUNTU := $(shell grep -s '^ID=ubuntu' /etc/os-release)
-define LINT
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy
-endef
-
-.PHONY: help check-packages test-packages setup demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
+.PHONY: help check-packages test-packages setup lint unit-tests quick-tests all-tests demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,18 +47,30 @@ $(VENV)/.complete: requirements.lock requirements-bootstrap.txt pyproject.toml
 demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show the results
 	@$(BIN)/steptime demo
 
-check: check-packages setup ## lint, types and unit tests
-	$(LINT)
+lint:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+unit-tests:
 	$(PYTEST) -n logical --maxprocesses 4 -m "$(UNIT)" $(PYTEST_FLAGS)
 
-test: test-packages setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
-	$(LINT)
-	@$(if $(IS_UBUNTU),$(BIN)/playwright install --with-deps --only-shell chromium)
+quick-tests:
 	$(PYTEST) -n 6 -m "not exhaustive" $(PYTEST_FLAGS)
 
-test-all: test-packages setup ## the same with drills, and more of each kind
-	$(LINT)
+all-tests:
 	$(PYTEST) -n 6 $(PYTEST_FLAGS)
+
+check: check-packages setup ## lint, types and unit tests
+	@$(WITH_LINT) unit-tests
+
+test: test-packages setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
+	@$(if $(IS_UBUNTU),$(BIN)/playwright install --with-deps --only-shell chromium)
+	@$(WITH_LINT) quick-tests
+
+test-all: test-packages setup ## the same with drills, and more of each kind
+	@$(WITH_LINT) all-tests
 
 drills: test-packages setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side, STORE=postgresql
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_STORE=$(STORE) DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills/test_drills.py $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
