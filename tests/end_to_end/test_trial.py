@@ -97,6 +97,20 @@ def test_a_trial_runs_until_the_slow_variant_and_the_broken_one_have_left(airflo
     assert not any(row["for_judging"] for row in rows)
 
 
+def test_a_trial_ends_when_one_variant_can_run_and_no_other(airflow: Airflow) -> None:
+    broken = {"STAND_IN": "out_of_memory"}
+    write(airflow, "one-left", {"default": {}, "broken": broken}, rounds_max=2)
+    run = airflow.ended(start(airflow, "one-left"), ENDS_WITHIN_S)
+
+    told = answer(airflow, "one-left")
+    assert run.state == "success"
+    assert (told["ended"], told["reason"], told["best"]) == (True, "one left", "default")
+    assert {row["variant"]: row["status"] for row in told["variants"]}["broken"] == "cannot run"
+    assert jobs_of(airflow, "one-left") == {("default", 1): 1, ("broken", 1): 1}
+    assert told["answer"] in report_of(airflow, run)
+
+
+@pytest.mark.exhaustive
 def test_two_equal_variants_end_as_within(airflow: Airflow) -> None:
     write(airflow, "equal", {"a": {}, "b": {}})
     run = airflow.ended(start(airflow, "equal"), ENDS_WITHIN_S)
