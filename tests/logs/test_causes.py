@@ -302,7 +302,7 @@ FIRST_CAUSE = [
         "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 11 "
         "(Segmentation fault).\n",
         "rank_failed",
-        "rank 3 on n1 was ended by signal 11 (Segmentation fault)",
+        "rank 3 on n1 was ended by signal 11 (SIGSEGV)",
     ),
     (
         "srun: error: eio_message_socket_accept: slurm_receive_msg\n",

@@ -317,16 +317,20 @@ def test_a_field_is_known_by_its_unit() -> None:
 # Logs that have no step
 
 
-def test_a_framework_that_is_not_read_is_said_to_be_that() -> None:
-    log = read(
-        *(
-            f"2026-07-11 21:03:15 | INFO | root | step {step} | epoch 0 | loss 12.4 | tps 6924\n"
-            for step in range(9)
-        )
-    )
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-07-11 21:03:15 | INFO | root | step {} | epoch 0 | loss 12.4 | tps 6924",
+        "(TaskRunner pid=4411) step:{} - actor/pg_loss:0.021 - actor/grad_norm:0.12 - timing_s/step:41.2",
+        "(head, rank=0, pid=4503) {{'loss': 0.6{}, 'grad_norm': 0.4, 'learning_rate': 0.0006, 'epoch': 0.1}}",
+    ],
+    ids=["AutoModel", "verl", "Hugging Face"],
+)
+def test_a_framework_that_is_not_read_is_said_to_be_that(line: str) -> None:
+    log = read(*(f"{line.format(step)}\n" for step in range(9)))
     assert end(log) == "unknown"
     assert "is of a format that is read (nemo2, tqdm, megatron_bridge, torchtitan)" in log.problems[0].message
-    assert "| step 0 | epoch 0 | loss 12.4" in log.problems[0].message
+    assert line.format(0)[:60] in log.problems[0].message
     suggested = log.problems[0].message.rpartition("can print '")[2].removesuffix("'")
     assert [(step.global_step, step.step_time_s) for step in read(suggested + "\n").steps] == [(0, 0.1234)]
 

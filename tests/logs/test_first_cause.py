@@ -191,8 +191,12 @@ def test_the_first_error_line_after_the_last_step_is_quoted(line: str) -> None:
 
 
 def test_before_the_first_step_the_last_error_line_is_quoted() -> None:
-    log = read("ERROR: no apex, going on without\n", "bash: line 1: torchrun: command not found\n")
-    assert first(log) == "an error line of the log: bash: line 1: torchrun: command not found"
+    log = read(
+        "ERROR: no apex, going on without\n",
+        *["reading the index\n"] * 80,
+        "bash: torchrun: command not found\n",
+    )
+    assert first(log) == "an error line of the log: bash: torchrun: command not found"
 
 
 @pytest.mark.parametrize(
@@ -214,6 +218,43 @@ WAITED = (
     "DeepEP combine (scale-up wait) timeout, scale-out: 6/8, channel: 3, recv: 0, tail: -1 (wait=0)\n"
     "DeepEP timeout check failed: rank = 6, thread = 0, value = 0)\n"
 )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Host key verification failed.",
+        "/src/transport/ibgda.cpp:2234: NULL value Unable to create ah.",
+        "cannot attach to the shared store",
+    ],
+)
+def test_a_line_without_a_severity_is_quoted_only_if_a_process_exited(line: str) -> None:
+    exited = "srun: error: node1: task 3: Exited with exit code 255\n"
+    for steps in ("", megatron()):
+        assert first(read(steps, f"{line}\n", exited)) == f"an error line of the log: {line}"
+    assert "error_line" not in {problem.kind for problem in read(megatron(), f"{line}\n").problems}
+    with_severity = read(megatron(), f"{line}\n", "ERROR: the store is gone\n", exited)
+    assert "the store is gone" in first(with_severity)
+
+
+def test_a_passage_of_error_lines_is_told_by_its_first_line() -> None:
+    """A library's functions print what failed from the innermost to the outermost."""
+    log = read(
+        "ERROR: no apex, going on without\n",
+        *["reading the index\n"] * 80,
+        "transport.cpp:275: init failed for transport: IBGDA\n",
+        "init.cu:995: non-zero status: 7 detect topo failed\n",
+        "init.cu:1080: initialization failed, exiting\n",
+    )
+    assert "init failed for transport: IBGDA" in first(log)
+
+
+@pytest.mark.parametrize(
+    "aborted", ["srun: error: n1: task 2: Aborted (core dumped)", "  exitcode  : -6 (pid: 7)"]
+)
+def test_a_process_that_aborts_says_why_before(aborted: str) -> None:
+    fault = "Memory access fault by GPU node-2 (Agent handle: 0x5a5c) on address (nil). Reason: Unknown."
+    assert "Memory access fault by GPU node-2" in first(read(megatron(), f"{fault}\n{aborted}\n"))
 
 
 @pytest.mark.parametrize(
@@ -283,7 +324,13 @@ def test_all_nodes_that_failed_to_launch_are_named() -> None:
 @pytest.mark.parametrize(
     "label",
     [
-        *("[rank{}]: ", "{}: ", "[default{}]:[rank{}]: ", "[1,{}]<stderr>: "),
+        *(
+            "[rank{}]: ",
+            "{}: ",
+            "2025-10-31 03:11:02,478 - Tuner - INFO - [rank{}]: ",
+            "[default{}]:[rank{}]: ",
+            "[1,{}]<stderr>: ",
+        ),
         *("i.pretrain/0 [default{}]:[rank{}]:", "2026-05-12T10:00:00.123456789Z [rank{}]: "),
         *(
             "[2026-05-12 10:00:00] [rank{}]: ",
@@ -325,6 +372,145 @@ def test_the_text_behind_last_error_is_found_though_ranks_without_labels_print_a
 def test_starts_that_fail_without_sruns_usual_words(line: str, says: str) -> None:
     rest = "slurmstepd: error: pyxis: couldn't start container\n" if "pyxis" in line else ""
     assert says in first(read(line, rest))
+
+
+TABLE = """\
+{0}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+{0}Root Cause (first observed failure):
+{0}[0]:
+{0}  time      : 2026-05-12_10:01:03
+{0}  host      : gpu-b07
+{0}  rank      : 11 (local_rank: 3)
+{0}  exitcode  : {1} (pid: 8403)
+{0}  error_file: <N/A>
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "1: ", "[default0]:"])
+@pytest.mark.parametrize(("code", "says"), [(1, "1"), (-9, "-9 (SIGKILL, most often for lack of memory)")])
+def test_rank_and_node_are_those_of_torchruns_table(prefix: str, code: int, says: str) -> None:
+    failed = (
+        f"{prefix}E0512 api.py:874] failed (exitcode: {code}) local_rank: 3 (pid: 8403) of binary: python\n"
+    )
+    log = read(megatron(), failed, TABLE.format(prefix, code))
+    assert first(log).startswith(f"a rank ended with exit code {says} (rank 11 on gpu-b07)")
+
+
+@pytest.mark.parametrize(
+    "node_line",
+    [
+        TABLE.format("", 1),
+        "ERROR:rerun_state_machine:Rank 11, node gpu-b07, device 3, iteration #3: rerun: nan\n",
+        "[rank11]: gpu-b07:77:99 [3] NCCL INFO comm 0x1 rank 11 ncclCommInit Error 5\n"
+        "[rank11]: gpu-b07:77:99 [3] misc/socket.cc:93 NCCL WARN Net: no route\n",
+    ],
+)
+def test_a_node_that_any_line_names_for_a_rank_is_told_with_it(node_line: str) -> None:
+    log = read(megatron(), f"[rank11]: {TRACEBACK}[rank11]: ValueError: heads\n", node_line)
+    assert first(log) == "Python traceback: ValueError: heads (rank 11 on gpu-b07)"
+
+
+def test_a_rank_that_the_words_name_is_told() -> None:
+    found = "Unexpected result nan on rank 3 at iteration #3 (message='found NaN in local grad norm')"
+    assert "NaN in the backward pass (rank 3)" in first(read(megatron(), f"ERROR:rerun:{found}\n"))
+    raised = f"RuntimeError: Rank 3, node n7, device 3, iteration 4: {found}\n"
+    assert "(rank 3 on n7)" in first(read(megatron(), TRACEBACK, raised))
+
+
+# Launchers, and what several processes say
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
+        "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with exit code 1",
+    ],
+)
+def test_what_a_launcher_raises_of_its_processes_follows(wrapper: str) -> None:
+    said = "[ERROR] [barrier.py:1458] Maximum number of nodes (4) exceeded.\n"
+    for cause in (
+        said,
+        "srun: error: n1: task 3: Killed\n",
+        f"[rank1]: {TRACEBACK}[rank1]: ValueError: heads\n",
+    ):
+        assert wrapper not in first(read(megatron(), TRACEBACK, f"{wrapper}\n", cause))
+    assert wrapper in first(read(megatron(), TRACEBACK, f"{wrapper}\n"))
+
+
+@pytest.mark.parametrize("link", ["direct cause of the following", "During handling of the above"])
+def test_a_chain_tells_its_first_exception_if_that_has_words(link: str) -> None:
+    then = f"\nThe above exception: {link}\n\n{TRACEBACK}RuntimeError: DataLoader worker exited\n"
+    killed = read(TRACEBACK, "RuntimeError: worker (pid 9382) is killed by signal: Killed. \n", then)
+    assert first(killed) == (
+        "Python traceback: RuntimeError: DataLoader worker exited (after: RuntimeError: worker (pid 9382) is "
+        "killed by signal: Killed.)"
+    )
+    assert (
+        first(read(TRACEBACK, "KeyError: 'x'\n", then))
+        == "Python traceback: RuntimeError: DataLoader worker exited"
+    )
+
+
+def test_the_ranks_of_a_common_traceback_are_named() -> None:
+    log = read(
+        TRACEBACK,
+        "torch.distributed.checkpoint.api.CheckpointException: ranks:dict_keys([0, 4])\n",
+        *(f"Traceback (most recent call last): (RANK {rank})\n  File\nAssertionError\n" for rank in (0, 4)),
+    )
+    assert first(log) == "Python traceback: AssertionError (ranks 0, 4)"
+
+
+DEATH = "W0920 09:10:41.1 84933 torch/elastic/api.py:719] Received {} death signal, shutting down workers\n"
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "SIGHUP"), (2, "SIGINT"), (15, "SIGTERM")])
+def test_a_signal_that_the_launcher_received_ended_the_training(number: int, name: str) -> None:
+    raised = f"{TRACEBACK}torch.distributed.elastic.SignalException: Process 84933 got signal: {number}\n"
+    for rest in ("", raised, f"{TRACEBACK}torch.api.RendezvousClosedError\n"):
+        assert f"the launcher received signal {number} ({name}" in first(
+            read(megatron(), DEATH.format(number), rest)
+        )
+    assert "time limit" in first(read(megatron(), DEATH.format(number), TIME_LIMIT.format("n1")))
+    before = f"[rank1]: {TRACEBACK}[rank1]: ValueError: heads\n"
+    assert "heads" in first(read(megatron(), before, DEATH.format(number)))
+
+
+def test_long_identifiers_do_not_hide_the_rest_of_a_line() -> None:
+    log = read(
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. To "
+        "troubleshoot the problem, check the logs for the dead worker. Lease ID: 040000004df23df1c4466bfcf "
+        "Worker ID: cd7df84926662bde505bd4864a9431db7b Node ID: 6b5f36c96b4f115d27145e878466cc677e Worker IP "
+        "address: 10.29.214.5 Worker port: 43447\n"
+    )
+    assert "Worker IP address: 10.29.214.5" in first(log)
+
+
+# Silence before an end
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("2026-05-12T12:31:10", ", after 147 min without a line"),
+        ("2026-05-12T10:04:40", ""),
+        ("2026-05-12T18:04:50", ""),  # Slurm writes local times, a container often those of UTC
+        ("2026-05-12T15:34:50", ""),
+        ("2026-05-13T11:04:33", ", after 1500 min without a line"),
+    ],
+)
+@pytest.mark.parametrize("due", ["", " DUE TO TIME LIMIT"])
+def test_the_silence_before_an_end_is_told(end: str, says: str, due: str) -> None:
+    lines = "".join(
+        f"[2026-05-12 10:0{minute}:30] {megatron(minute, minute).strip()}\n" for minute in range(1, 5)
+    )
+    steps = lines.replace("[2025-12-19 10:49:15]", "[2026-05-12 10:04:30]")
+    log = read(
+        steps, "  scheduled a save\n", f"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT {end}{due} ***\n"
+    )
+    assert first(log).endswith(f"{end}{says}")
 
 
 # Restarts inside one log

@@ -248,6 +248,8 @@ class LogEvents:
         self.failures = Failures()
         self.last_bytes = b""
         """The end of the previous block."""
+        self._bytes = 0
+        """Bytes of the blocks before."""
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Yield the events of all lines completed by `data`, in order."""
@@ -277,6 +279,7 @@ class LogEvents:
                 yield from self._repeated(printed, line, block, position)
             if self.failures.awaits:
                 yield from self._follow_up(block, line.end + 1)
+        self._bytes += len(block)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
     def _repeated(
@@ -345,6 +348,7 @@ class LogEvents:
         text = plain(line.text)
         for reader in _select_readers(tuple(line.words)):
             if reader is Failures.read:
+                self.failures.position = self._bytes + line.end
                 self.failures.around = Excerpt.around(line.end, block, self.last_bytes)
                 yield from self.failures.read(text)
                 continue

@@ -5,6 +5,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import Field
@@ -22,6 +23,7 @@ _REACH_BEFORE, _REACH_BEHIND = 500, 1000
 _MOST_LINES_AWAITED = 20
 """Lines after `Last error:` that are searched for its text: lines of other ranks may come between."""
 _HINTS = {
+    signal.SIGHUP: ", as when a terminal is closed",
     signal.SIGKILL: ", most often for lack of memory",
     signal.SIGBUS: ", most often as /dev/shm is full",
 }
@@ -66,6 +68,8 @@ class Cause(Frozen):
         """Return a sign of this cause; `form` is the index of the pattern that matched."""
         if "code" in values:
             values["code"] = _exit_code(int(values["code"]))
+        if "number" in values:
+            values["number"] = _exit_code(-int(values["number"])).removeprefix("-")
         how = values.get("how", "")
         values["how"] = _SIGNAL_HINTS.get(how, f" {how}" if how.startswith("for ") else how)
         escaped = {name: value.replace("{", "{{").replace("}", "}}") for name, value in values.items()}
@@ -108,12 +112,13 @@ _SOURCE_LINE = re.compile(rb"(?:^|[\]:>)] ?) {4}")
 _OF_A_RANK = re.compile(rb"call last\): \(RANK (\d+)\)")
 """A traceback that explains the exception before it, as torch.distributed.checkpoint prints it."""
 _FOLLOWS = re.compile(
-    rb"^(?:[\w.]*\.)?(?:Dist\w*|ConnectionReset|BrokenPipe|EOF|ChildProcess|ProcessRaised|ProcessExited)"
+    rb"^(?:[\w.]*\.)?(?:Dist\w*|ConnectionReset|BrokenPipe|EOF"
+    rb"|ChildProcess|ProcessRaised|ProcessExited|CalledProcess|ActorDied|WorkerCrashed|RendezvousClosed)"
     rb"(?:Error|Exception)(?:: |$)"
     rb"|[Cc]onnection (?:was |has been )?(?:closed|reset|refused) by (?:remote )?peer"
     rb"|remote process exited|recvValue failed|failed to recv, got 0 bytes"
 )
-"""Exceptions that ranks raise because another rank has gone."""
+"""Exceptions that ranks and launchers raise because another process has gone."""
 _OF_COMMUNICATION = re.compile(rb"(?i)nccl|ProcessGroup|DistBackendError|collective")
 _RAISED_BY_NCCL = re.compile(rb"NCCL error in|nccl\w+Error:|ncclInvalid\w+:|Last error:|Traceback")
 """Lines that may come between `Last error:` and its text if ranks without labels print at once."""
@@ -123,17 +128,51 @@ _SEVERE = re.compile(
     rb"(?:^|[\s\[\]|:(-])(?:ERROR|FATAL|CRITICAL|[Ee]rror|[Ff]atal(?: error)?|FATAL ERROR)(?:\]|\)|:| -| \|)"
     rb"|(?:^|[\s\[])[EF]\d{3,4} \d\d:\d\d:\d\d|\b(?:[Cc]heck|[Aa]ssertion|[Ii]nitialization|[Ii]nit) failed\b"
     rb"|: (?:command not found|Permission denied|No such file or directory)\s*$|\bnon-zero status: \d"
-    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b"
+    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b|\baccess fault\b"
+    rb"|^(?:[a-z_]\w{0,50}\.){1,8}\w{1,50}(?:Error|Exception): "
+)
+_COMPLAINT = re.compile(
+    rb"(?i)\b(?:failed|failure|fault|unable to|can ?not|can't|could ?n[o']t|denied|refused|not found"
+    rb"|no such)\b"
 )
 _TIMED_OUT = re.compile(rb"\b(?:timed out|[Tt]imeout)\b.{0,200}\bfailed\b|\)? timeout,")
 """A wait of one rank for others that failed, which is told in the order in time."""
 _MILD = re.compile(
-    rb"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|\b(?:no|0) errors?\b|^\s*(?:raise|except|File) "
-    rb"|error: *$|pyxis: |spank"
+    rb"\bINFO\b|\bDEBUG\b|\bWARN(?:ING)?\b|\bW\d{4} |Warning\b|\b(?:no|0) errors?\b|error: *$"
+    rb"|^\s*(?:raise|except|File) |pyxis: |spank|steptime\."
 )
+_PLACE = re.compile(rb"\bon rank (?P<of>\d{1,9})\b|\bRank (?P<rank>\d{1,9}), node (?P<node>[^\s,]{1,255})")
+"""Where it happened, as Megatron says of a number that is NaN."""
+_LAUNCHERS_TABLE = re.compile(
+    rb"host +: (?P<node>\S{1,255})\s[^\n]{0,200}\brank +: (?P<rank>\d{1,9}) [^\n]{0,100}\n[^\n]{0,200}\Z"
+)
+"""The lines of torchrun's table of failures before that of the exit code."""
 _RANK_IN_TEXT = re.compile(rb"\b[Rr]ank(?: |[:=] ?| = )(\d{1,9})\b")
 _NODE_OF_NCCL = re.compile(rb"([\w.-]{1,255}):\d+:\d+ \[\d+\]")
+_NODE_OF_RAY = re.compile(rb"\bip=([\d.]{7,15})")
 _BY_SLURM = (b"srun: ", b"slurmstepd", b"salloc: ", b"sbatch: ")
+_LONG_NAME = re.compile(rb"\b(?=[a-z]*\d)[0-9a-f]{20,}\b")
+_DATE = re.compile(rb"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_LINES_BEFORE_END = 5
+_SILENT_S, _ZONE_S, _LARGEST_ZONE_S = 600, 900, 14 * 3600
+
+
+def _silence(line: bytes, before: bytes) -> str:
+    """Say for how long nothing was printed before an end; empty if that was not long.
+
+    Containers and Slurm may write times of different time zones, which are quarters of an hour apart.
+    """
+    at = _DATE.search(line)
+    dates = _DATE.findall(b"\n".join(before.splitlines()[-_LINES_BEFORE_END - 1 : -1]))
+    if at is None or not dates:
+        return ""
+    with suppress(ValueError):
+        begin, end = (datetime.fromisoformat(date.decode()) for date in (dates[-1], at[0]))
+        silent_s = (end - begin).total_seconds()
+        is_other_zone = silent_s < _LARGEST_ZONE_S and abs((silent_s + 120) % _ZONE_S - 120) < 120
+        if silent_s > _SILENT_S and not is_other_zone:
+            return f", after {round(silent_s / 60)} min without a line"
+    return ""
 
 
 def hidden_by(kinds: Iterable[str]) -> set[str]:
@@ -161,6 +200,10 @@ class _Trace:
         """Whether an exception of the chain was a known cause."""
         self.is_aside = False
         """Whether the exception did not end its process, such as that of a thread."""
+        self.first = b""
+        """The first exception of a chain."""
+        self.of_rank: bytes | None = None
+        """The rank that a traceback names which several ranks' exceptions are told in."""
         self.last: FailureSign | None = None
         """The last exception so far."""
 
@@ -176,8 +219,8 @@ class Failures:
         """The lines around the one that is read next."""
         self.open_excerpts: list[Excerpt] = []
         """Excerpts of signs that the log's next lines continue."""
-        self._lines = 0
-        """Number of lines read."""
+        self.position = 0
+        """Position of the end of the line that is read next, in bytes."""
         self._traces: defaultdict[bytes | None, _Trace] = defaultdict(_Trace)
         self._asides: set[bytes | None] = set()
         """Writers whose next traceback does not end their process."""
@@ -202,7 +245,6 @@ class Failures:
         If the line begins an unrelated traceback, the exception held back for the previous one comes first.
         """
         label = writer_label(line)
-        self._lines += 1
         read = [
             sign for word, cause in _WORDS if word in line and (sign := cause.find(line, line.find(word)))
         ]
@@ -219,14 +261,6 @@ class Failures:
 
     def _placed(self, sign: FailureSign, line: bytes, label: bytes | None) -> FailureSign:
         """Add to a sign where it was printed, and lower its weight if its line is only a warning."""
-        places = dict(sign.places)
-        if label is None and sign.is_vague and (rank := _RANK_IN_TEXT.search(line)):
-            label = rank[1]
-        is_by_slurm = any(words in line for words in _BY_SLURM)
-        if not (places.keys() & {"rank", "task"} or is_by_slurm) and label is not None and label.isdigit():
-            places["rank"] = label.decode()
-        if "node" not in places and (node := _NODE_OF_NCCL.search(line)):
-            places["node"] = quote(node[1])
         text = line[:_REACH_BEHIND]
         is_vague = sign.is_vague or _OF_COMMUNICATION.search(text) is not None
         weight = sign.weight
@@ -234,27 +268,52 @@ class Failures:
             _WARNING.search(text) or (is_vague and _FOLLOWS.search(text))
         ):
             weight = Weight.FOLLOWED
-        return self._with_excerpt(sign._replace(places=places, weight=weight, is_vague=is_vague))
+        sentence = sign.sentence
+        if sentence and weight is Weight.ENDED:
+            sentence += _silence(text, self.around.before)
+        places = self._places(line, label, is_vague=sign.is_vague) | dict(sign.places)
+        if "task" in sign.places:
+            places.pop("rank", None)
+        return self._with_excerpt(
+            sign._replace(places=places, weight=weight, is_vague=is_vague, sentence=sentence)
+        )
+
+    def _places(self, line: bytes, label: bytes | None, *, is_vague: bool) -> dict[str, str]:
+        """Return where a line says that it happened: in its text, its prefix, or the lines before it."""
+        places: dict[str, bytes | None] = {}
+        if node := _NODE_OF_NCCL.search(line) or (_NODE_OF_RAY.search(label) if label else None):
+            places["node"] = node[1]
+        if label is not None and label.isdigit() and not any(words in line for words in _BY_SLURM):
+            places["rank"] = label
+        elif label is None and is_vague and (rank := _RANK_IN_TEXT.search(line)):
+            places["rank"] = rank[1]
+        if place := _PLACE.search(line):
+            places |= {"rank": place["rank"] or place["of"], "node": place["node"] or places.get("node")}
+        elif b"exitcode  :" in line and (table := _LAUNCHERS_TABLE.search(self.around.before)):
+            places |= table.groupdict()
+        return {name: quote(value) for name, value in places.items() if value}
 
     def _with_excerpt(self, sign: FailureSign) -> FailureSign:
         if self.around.is_open and (not self.open_excerpts or self.open_excerpts[-1] is not self.around):
             self.open_excerpts.append(self.around)
-        return sign._replace(excerpt=self.around, at=self._lines)
+        return sign._replace(excerpt=self.around, at=self.position)
 
     def _error_line(self, line: bytes, label: bytes | None) -> list[FailureSign]:
-        """Return a sign that quotes a line of severity error."""
+        """Return a sign that quotes a line which says, or seems to say, that something failed."""
         text = line[:_REACH_BEHIND]
-        timed_out = _TIMED_OUT.search(text) is not None
-        if not (timed_out or _SEVERE.search(text)) or _MILD.search(text):
-            return []
         is_by_slurm = any(words in line for words in _BY_SLURM)
-        weight = Weight.HAPPENED if timed_out else Weight.EXITED if is_by_slurm else Weight.SEVERE
+        if _MILD.search(text):
+            return []
+        if timed_out := _TIMED_OUT.search(text) is not None:
+            weight = Weight.HAPPENED
+        elif _SEVERE.search(text):
+            weight = Weight.EXITED if is_by_slurm else Weight.SEVERE
+        elif _COMPLAINT.search(text) and not is_by_slurm:
+            weight = Weight.COMPLAINED
+        else:
+            return []
         quoted = quote(text).replace("{", "{{").replace("}", "}}")
-        places = {}
-        if label is None and (rank := _RANK_IN_TEXT.search(text)):
-            label = rank[1]
-        if label is not None and label.isdigit():
-            places["rank"] = label.decode()
+        places = self._places(text, label, is_vague=True)
         sentence = f"an error line of the log: {quoted}"
         sign = FailureSign(ERROR_LINE, sentence, weight, places=places, is_vague=timed_out)
         return [self._with_excerpt(sign)]
@@ -272,11 +331,16 @@ class Failures:
             return ()
         if begins:
             before: list[FailureSign] = []
-            if not trace.is_chained and not _OF_A_RANK.search(line):
+            of_a_rank = _OF_A_RANK.search(line)
+            if not trace.is_chained and not of_a_rank:
                 before = self._flush(label)
                 self._traces[label].is_aside = label in self._asides
                 self._asides.discard(label)
-            self._traces[label].is_open, self._traces[label].is_chained = True, False
+            trace = self._traces[label]
+            if of_a_rank:
+                before = [trace.last] if trace.of_rank and trace.last else []
+                trace.of_rank = of_a_rank[1]
+            trace.is_open, trace.is_chained = True, False
             return before
         exception = _EXCEPTION.search(line) if trace.is_open and not _SOURCE_LINE.match(line) else None
         if exception is None:
@@ -287,20 +351,25 @@ class Failures:
         if trace.is_explained or exception["name"].endswith(b"ChildFailedError"):
             trace.last = None
         else:
-            text = b": " + exception["text"] if exception["text"] else b""
-            follows = trace.is_aside or _FOLLOWS.search(exception["name"] + text) is not None
-            trace.last = self._exception(exception["name"] + text, label, follows=follows)
+            text = exception["name"] + (b": " + exception["text"] if exception["text"] else b"")
+            trace.last = self._exception(text, label, trace)
+            trace.first = trace.first or text
         return ()
 
-    def _exception(self, text: bytes, label: bytes | None, *, follows: bool) -> FailureSign:
-        quoted = quote(text).replace("{", "{{").replace("}", "}}")
+    def _exception(self, text: bytes, label: bytes | None, trace: _Trace) -> FailureSign:
+        follows = trace.is_aside or _FOLLOWS.search(text) is not None
+        quoted = quote(text)
+        # What a chain began with often says why: but not `KeyError: 'x'`, nor what the last one repeats.
+        began = quote(trace.first.partition(b": ")[2]) if not trace.of_rank else ""
+        if " " in began and began not in quoted:
+            quoted += f" (after: {quote(trace.first)})"
         sign = FailureSign(
             _TRACEBACK_KIND,
-            f"Python traceback: {quoted}",
+            f"Python traceback: {quoted}".replace("{", "{{").replace("}", "}}"),
             Weight.FOLLOWED if follows else Weight.HAPPENED,
             is_vague=_OF_COMMUNICATION.search(text) is not None,
         )
-        return self._placed(sign, b"", label)
+        return self._placed(sign, b"", trace.of_rank or label)
 
     def follow_up(self, line: bytes) -> list[FailureSign]:
         """Return the NCCL error in a line that follows `Last error:`; empty if the line does not have it."""
@@ -348,6 +417,7 @@ def _exit_code(code: int) -> str:
 
 
 def quote(text: bytes) -> str:
-    """Return text of a log, cut to 300 bytes, as valid and printable text."""
-    decoded = text[:_LONGEST_QUOTE].decode(errors="replace").strip()
+    """Return text of a log, cut to 300 bytes, as valid and printable text; identifiers are shortened."""
+    short = _LONG_NAME.sub("…".encode(), text[: 3 * _LONGEST_QUOTE])
+    decoded = short[:_LONGEST_QUOTE].decode(errors="replace").strip()
     return "".join(character if character.isprintable() else " " for character in decoded)

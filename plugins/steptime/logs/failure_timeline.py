@@ -15,10 +15,12 @@ from steptime.logs.models import Problem
 ERROR_LINE = "error_line"
 """Kind of a sign that only quotes a line of severity error."""
 PLACES = ("node", "rank", "task", "gpu")
-"""Names in a sentence that are filled with all places that printed it."""
+"""Names in a sentence that are filled with all places that printed it; those it lacks are put behind it."""
 _STEPS_SURVIVED = 2
 """Training went on after a sign if this many steps were printed later: other ranks may be one step behind."""
 _NEVER = (float("inf"), 0)
+_PASSAGE_BYTES = 1000
+"""Error lines that are at most this far apart belong together."""
 _MOST_PLACES = 40
 _MOST_SIGNS = 1000
 """Most different signs that are kept for an attempt; a log may print any number of them."""
@@ -35,12 +37,18 @@ class Weight(IntEnum):
     """NCCL warned. Many warnings are harmless, so they only explain failures of communication and ends."""
     SEVERE = auto()
     """A line of severity error that has no other meaning here."""
+    COMPLAINED = auto()
+    """A line without a severity that says that something failed, as programs print before they exit."""
     FOLLOWED = auto()
     """It follows from the end of another process, or did not end the process that printed it."""
     EXITED = auto()
     """A process ended with an exit code; another line may say why."""
     ENDED = auto()
     """Slurm, a person or the training's own limit ended it: whatever comes later follows from that."""
+
+
+_ERROR_LINES = (Weight.SEVERE, Weight.COMPLAINED)
+"""Weights of lines that are only quoted, and only if nothing else explains the failure."""
 
 
 class FailureSign(NamedTuple):
@@ -63,12 +71,12 @@ class FailureSign(NamedTuple):
     excerpt: Excerpt | None = None
     """The lines around it."""
     at: int = 0
-    """Its position among the signs of its log. Exceptions are known later than they were printed."""
+    """Position of its line's end in the log, in bytes. Exceptions are known later than they were printed."""
 
     @property
     def is_told_at_once(self) -> bool:
         """Whether people who follow a running training are told: not if it may well be harmless."""
-        return bool(self.sentence) and self.weight not in (Weight.WARNED, Weight.SEVERE)
+        return bool(self.sentence) and self.weight not in (Weight.WARNED, *_ERROR_LINES)
 
     def problem(self) -> Problem:
         """Return the sign as a fatal problem by itself."""
@@ -97,19 +105,30 @@ class _Group:
             if len(values) < _MOST_PLACES:
                 values[value] = None
 
-    def problem(self, *, fatal: bool, prefix: str = "") -> Problem:
+    def problem(
+        self, *, fatal: bool, prefix: str = "", node_of_rank: Mapping[str, str] | None = None
+    ) -> Problem:
         sign = self.sign
         shown = dict.fromkeys(PLACES, "?") | {name: ", ".join(self.places[name]) for name in self.places}
-        message = sign.sentence.format(**shown)
         named = [name for name in self.places if f"{{{name}}}" in sign.sentence]
-        if "rank" in self.places and not {"rank", "task"}.intersection(named):
-            ranks = self.places["rank"]
-            message += f" (rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)})"
-            named.append("rank")
-        distinct = max((len(self.places[name]) for name in named), default=1)
+        message = sign.sentence.format(**shown) + self._where(named, shown, node_of_rank or {})
+        distinct = max((len(values) for values in self.places.values()), default=1)
         if distinct == 1 and self.lines > 1:
             message += f" (and {self.lines - 1} more such line{'s' if self.lines > 2 else ''})"
         return Problem(kind=sign.kind, message=prefix + message, fatal=fatal, nodes=sign.nodes)
+
+    def _where(self, named: list[str], shown: Mapping[str, str], node_of_rank: Mapping[str, str]) -> str:
+        """Return the places that the sentence does not name: ` (ranks 2, 5 on node3)`."""
+        where = []
+        ranks = self.places.get("rank", {})
+        if ranks and not {"rank", "task"}.intersection(named):
+            where.append(f"rank{'s' if len(ranks) > 1 else ''} {shown['rank']}")
+        if "gpu" in self.places and "gpu" not in named:
+            where.append(f"GPU {shown['gpu']}")
+        nodes = self.places.get("node") or dict.fromkeys(node_of_rank.get(rank, "") for rank in ranks)
+        if nodes and "" not in nodes and not {"node", "nodes"}.intersection(named):
+            where = [f"{', '.join(where)} on {', '.join(nodes)}".strip()]
+        return f" ({', '.join(where)})" if where else ""
 
 
 class Timeline:
@@ -117,23 +136,39 @@ class Timeline:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[object, ...], _Group] = {}
-        self._severe: _Group | None = None
+        self._lines: dict[Weight, _Group] = {}
+        """The line to quote, of those that are only quoted."""
+        self._last_line = dict.fromkeys(_ERROR_LINES, _NEVER)
+        """Position of the last of these lines."""
+        self._node_of_rank: dict[str, str] = {}
         self._log = self._steps = 0
 
     def add(self, sign: FailureSign) -> None:
         """Add the next sign."""
         order = (self._log, sign.at)
+        if "rank" in sign.places and "node" in sign.places:
+            self._node_of_rank.setdefault(sign.places["rank"], sign.places["node"])
         key = (sign.kind, sign.weight, sign.form, sign.sentence)
-        if sign.weight is Weight.SEVERE:
-            # The last line before the first step, but the first one after the last step.
-            if self._steps == 0 or self._severe is None or self._is_survived(self._severe):
-                self._severe = _Group(sign, order, self._steps)
+        if sign.weight in _ERROR_LINES:
+            self._add_line(sign, order)
         elif group := self._groups.get(key):
             group.lines += 1
             group.steps = self._steps
             group.add_places(sign)
         elif len(self._groups) < _MOST_SIGNS:
             self._groups[key] = _Group(sign, order, self._steps)
+
+    def _add_line(self, sign: FailureSign, order: tuple[float, int]) -> None:
+        """Keep the first line after the last step; before the first step, the first one of the last passage.
+
+        Programs that start print errors that do no harm. The one that ends them is the last, and is often
+        explained by lines right before it.
+        """
+        kept, last = self._lines.get(sign.weight), self._last_line[sign.weight]
+        self._last_line[sign.weight] = order
+        is_new_passage = order[0] != last[0] or order[1] > last[1] + _PASSAGE_BYTES
+        if kept is None or self._is_survived(kept) or (self._steps == 0 and is_new_passage):
+            self._lines[sign.weight] = _Group(sign, order, self._steps)
 
     def add_step(self) -> None:
         """Note that training printed a new step."""
@@ -155,15 +190,19 @@ class Timeline:
         going = {id(group) for group in signs if self._is_survived(group) and not group.sign.spoils}
         best = self._best_of_each_kind(self._in_order([group for group in signs if id(group) not in going]))
         quoted = self._quoted(best, complete=complete)
+        nodes = self._node_of_rank
         problems = [
-            (group.problem(fatal=group.sign.spoils or not complete), group.sign.excerpt)
+            (
+                group.problem(fatal=group.sign.spoils or not complete, node_of_rank=nodes),
+                group.sign.excerpt,
+            )
             for group in self._best_of_each_kind(self._in_order([*best, *quoted]))
             if not (complete and group.sign.weight is Weight.WARNED)
         ]
         kinds = {problem.kind for problem, _ in problems}
         survived = [group for group in signs if id(group) in going and group.sign.weight is not Weight.WARNED]
         remarks = [
-            (group.problem(fatal=False, prefix="training went on after this: "), None)
+            (group.problem(fatal=False, prefix="training went on after this: ", node_of_rank=nodes), None)
             for group in self._best_of_each_kind(self._in_order(survived))
             if group.sign.kind not in kinds
         ]
@@ -173,14 +212,15 @@ class Timeline:
         """Return the error lines to quote: waits that timed out; others only if nothing else is known."""
         end = self._first_end()
         known = (Weight.EXPLAINS, Weight.HAPPENED, Weight.WARNED)
-        is_known = any(group.sign.weight in known and group.order < end for group in best)
-        lines = [group for group in self._groups.values() if group.sign.kind == ERROR_LINE]
-        lines += [] if self._severe is None else [self._severe]
+        weights = {group.sign.weight for group in best if group.order < end}
+        timed_out = [group for group in self._groups.values() if group.sign.kind == ERROR_LINE]
+        lines = [] if weights.intersection(known) else [*self._lines.values()]
+        if Weight.SEVERE in self._lines or weights != {Weight.EXITED}:
+            lines = [line for line in lines if line.sign.weight is Weight.SEVERE]
         return [
             line
-            for line in lines
+            for line in (*timed_out, *lines)
             if not (complete or self._is_survived(line) or line.order > end)
-            and (line.sign.weight is Weight.HAPPENED or not is_known)
         ]
 
     def _is_survived(self, group: _Group) -> bool:
@@ -198,7 +238,10 @@ class Timeline:
     def _in_order(self, groups: list[_Group]) -> list[_Group]:
         """Sort signs so that the first cause comes first."""
         end = self._first_end()
-        is_ended = any(group.sign.weight is Weight.ENDED for group in groups)
+        # An end that nothing came before is certain, and is told before lines that may mean nothing.
+        is_ended = end != _NEVER and not any(
+            group.sign.weight in (Weight.HAPPENED, Weight.EXITED) and group.order < end for group in groups
+        )
         several = len({log for log, _ in (group.order for group in groups)}) > 1
         happened = any(
             group.sign.weight is Weight.HAPPENED and not group.sign.is_vague and group.order < end
@@ -208,8 +251,8 @@ class Timeline:
         def key(group: _Group) -> tuple[object, ...]:
             sign = group.sign
             weight = Weight.HAPPENED if sign.weight is Weight.WARNED and not happened else sign.weight
-            if is_ended and weight in (Weight.SEVERE, Weight.FOLLOWED):
-                weight_order = weight + len(Weight)  # an end that is certain is told before
+            if is_ended and weight in (*_ERROR_LINES, Weight.FOLLOWED):
+                weight_order = weight + len(Weight)
             else:
                 weight_order = int(weight)
             is_late = group.order > end and sign.weight not in (Weight.EXPLAINS, Weight.ENDED)
@@ -230,7 +273,9 @@ class Timeline:
         end = self._first_end()
         for group in groups:
             best = kinds.setdefault(group.sign.kind, group)
-            is_alike = group.sign.weight == best.sign.weight and (group.order > end) == (best.order > end)
+            is_alike = group.sign.weight is best.sign.weight and (
+                group.sign.weight is Weight.ENDED or (group.order > end) == (best.order > end)
+            )
             if is_alike and group.sign.form < best.sign.form:
                 kinds[group.sign.kind] = group
         return list(kinds.values())

@@ -29,6 +29,9 @@ _LABEL = re.compile(
 
 A time or an address may come before.
 """
+_RANK_TAG = re.compile(rb"\[(?:rank|RANK:)(\d{1,9})\]")
+_RANK_TAG_WITHIN = 160
+"""Bytes at a line's beginning in which loggers of programs put torch's tag behind their own words."""
 
 _TOO_LONG = 16
 """Integers with this many digits may be too large."""
@@ -276,6 +279,8 @@ def writer_label(line: bytes) -> bytes | None:
     if label is None:
         return None
     rank = label["rank"] or label["srun"] or label["mpi"]
+    if not rank and (tag := _RANK_TAG.search(line, 0, _RANK_TAG_WITHIN)):
+        rank = tag[1]
     if rank or not label["pod"]:
         return rank or label["ray"] or label["local"]
     return label["pod"] + b" " + label["local"] if label["local"] else label["pod"]

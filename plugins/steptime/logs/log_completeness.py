@@ -20,10 +20,11 @@ _MOST_LISTED = 10_000
 """Maximum number of missing steps listed: a garbled number may cause a gap of billions."""
 
 _LIKE_A_STEP = re.compile(
-    rb"(?m)^.{0,200}?(?<!validate )\b(?i:step|iter|iteration|global_step)\b.{0,3}?[ =:#'\"]{1,3}\d"
-    rb".{0,300}\b[Ll]oss.{0,200}"
+    rb"(?m)^.{0,200}?(?<!validate )(?:\b(?i:step|iter|iteration|global_step)\b.{0,3}?[ =:#'\"]{1,3}\d"
+    rb".{0,300}(?:\b[Ll]oss|_loss['\"]?[:=] ?[-\d.])|'loss': [\d'].{0,300}'epoch': ).{0,200}"
 )
-"""A line with a number of a step and a loss."""
+"""A line with a number of a step, or with an epoch as Hugging Face prints it, and a loss."""
+_TIMES = {"step_time_s", "step_time_ms", "rounded_step_time_s", "tokens_per_s_per_gpu"}
 _LONGEST_LINE = 120
 _WARM_UP = 3
 _LEAST_TIMED, _MOST_TIMED = 10, 1000
@@ -144,8 +145,8 @@ def report_no_steps(
         return Problem(kind="empty_log", message="the log is empty", fatal=True)
     message = f"no training step in the log's {bytes_read:,} bytes"
     unwrapped = re.sub(rb"\r?\n", b"", last_lines)
-    joined = [log_format.number(values) for log_format in formats for _, values in log_format.find(unwrapped)]
-    if any(number is not None for number in joined):
+    joined = [values for log_format in formats for _, values in log_format.find(unwrapped)]
+    if any(not _TIMES.isdisjoint(values) for values in joined):
         message += ": its step lines are wrapped, as by a terminal; read the file that the job itself wrote"
         return Problem(kind="wrapped_lines", message=message, fatal=True)
     if unknown := _LIKE_A_STEP.search(last_lines):
