@@ -7,8 +7,10 @@ import pytest
 from called import steptime
 
 from steptime.errors import UserError
+from steptime.pages.plans import describe_plan
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.settings import config_file, config_names, dags_dir, replaced_files, shipped
+from steptime.store.run_queries import Store
 
 
 @pytest.mark.parametrize("folder", ["gone", "~nobody-here/x"])
@@ -51,6 +53,8 @@ def test_a_file_of_the_team_replaces_the_shipped_one_and_is_named(
     for command in (["sweep", "list"], ["recipes", "--workload", "llama3.1"], ["plan", "llama3.1"]):
         assert steptime(*command) == 0
         assert f"{tmp_path} replaces shipped files: sweeps/example-weekly.yaml\n" in capsys.readouterr().err
+    page = describe_plan(Store(f"sqlite:///{tmp_path / 'store.db'}"), {"workload": "llama3.1"})
+    assert page["sentence"].endswith(f"{tmp_path} replaces shipped files: sweeps/example-weekly.yaml.")
 
 
 def test_a_sweep_is_copied_from_an_example_and_is_the_teams_own(

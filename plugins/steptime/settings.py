@@ -87,6 +87,12 @@ def replaced_files() -> tuple[str, ...]:
     )
 
 
+def replaced_sentence() -> str:
+    """Say which shipped files the folder of the team's own replaces; empty if it replaces none."""
+    names = replaced_files()
+    return f"{config_dir()} replaces shipped files: {', '.join(names)}" if names else ""
+
+
 def _differ(path: Path, shipped_path: Path) -> bool:
     try:
         return read_limited(path) != shipped_path.read_bytes()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from steptime.errors import one_line, unknown_value
 from steptime.measure.report import csv_text, export_row, format_column
-from steptime.settings import config_dir, replaced_files
+from steptime.settings import replaced_sentence
 from steptime.store.columns import SCHEMA_VERSION, Column
 
 
@@ -61,8 +61,8 @@ RUN_ARGUMENT = typer.Argument(
 
 def name_replaced_files() -> None:
     """Say on stderr which shipped files of the configuration are replaced by the team's own."""
-    if names := replaced_files():
-        typer.echo(f"{config_dir()} replaces shipped files: {', '.join(names)}", err=True)
+    if sentence := replaced_sentence():
+        typer.echo(sentence, err=True)
 
 
 def terminal_width() -> int | None:

@@ -16,6 +16,7 @@ from steptime.recipes.notation import format_at_most, format_bytes, format_time_
 from steptime.recipes.parameters import checkpoint_bytes
 from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
 from steptime.recipes.request import DICTIONARIES
+from steptime.settings import replaced_sentence
 from steptime.store.run_queries import Store
 
 
@@ -34,8 +35,11 @@ def describe_plan(store: Store, options: Mapping[str, str]) -> dict[str, Any]:
         check_permitted(planned.all_runs)
     except UserError as error:
         refused = str(error)
+    sentences = [summarize_plan(planned), *memory_sentences(planned), *missing_rules(planned)]
+    if replaced := replaced_sentence():
+        sentences.append(f"{replaced}.")
     return {
-        "sentence": " ".join([summarize_plan(planned), *memory_sentences(planned), *missing_rules(planned)]),
+        "sentence": " ".join(sentences),
         "cost": cost.sentence,
         "refused": refused,
         "runs": plan_rows(planned, cost),
