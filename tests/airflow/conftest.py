@@ -30,11 +30,12 @@ from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from staged import staged_files
 from sync_ledger import ledger
 
-from steptime.airflow import base, installation
-from steptime.airflow.base import DELETED
+from steptime.airflow import base, installation, triggers
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.sensors import TrainingSensor
+from steptime.airflow.task_state import DELETED
 from steptime.airflow.triggers import TrainingTrigger
+from steptime.airflow.xcom import PlanNames, as_json
 from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
@@ -66,7 +67,7 @@ STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 @pytest.fixture(autouse=True)
 def triggers_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let triggers fire at once: here no worker has to report "deferred" to an Airflow first."""
-    monkeypatch.setattr(base, "SETTLING_S", 0.01)
+    monkeypatch.setattr(triggers, "SETTLING_S", 0.01)
 
 
 @pytest.fixture
@@ -370,7 +371,7 @@ def logged(execute: Callable[[], object]) -> list[str]:
 
 def names_of(plan: Plan, **changes: Any) -> dict[str, Any]:
     """Return what `check_params` returns for a plan."""
-    return base.as_json(base.PlanNames.of(plan).model_copy(update=changes))
+    return as_json(PlanNames.of(plan).model_copy(update=changes))
 
 
 def submit_task(run: Run, staged: StagedFiles) -> Any:

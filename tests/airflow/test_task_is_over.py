@@ -11,7 +11,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.utils.state import TaskInstanceState
 from end_to_end.driving import wait_until
 
-from steptime.airflow.base import DELETED, task_is_over
+from steptime.airflow.task_state import DELETED, task_is_over
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 
@@ -35,7 +35,7 @@ def test_a_task_is_over_where_airflow_says_so_twice(
     airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zombie is `up_for_retry`; the task of a trigger that another triggerer runs is `deferred`."""
-    monkeypatch.setattr("steptime.airflow.base._ASKED_AGAIN_AFTER_S", 0)
+    monkeypatch.setattr("steptime.airflow.task_state._ASKED_AGAIN_AFTER_S", 0)
     expected: dict[tuple[Any, ...], bool] = {
         (state,): state in TAKEN_AWAY
         for state in (None, DELETED, *(str(state) for state in TaskInstanceState))

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from steptime.airflow.base import PlanNames, Refused
+from steptime.airflow.base import Refused
 from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
+from steptime.airflow.xcom import PlanNames
 from steptime.clusters.base import StagedFiles
 from steptime.store.database import close_engines, write_transaction
 from steptime.store.run_queries import Store

@@ -10,7 +10,7 @@ import structlog
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from steptime.airflow import base
+from steptime.airflow import triggers
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
@@ -49,7 +49,7 @@ def test_no_event_comes_before_airflow_has_settled(
     pause_s: float,
 ) -> None:
     trigger, pauses, sleep = trigger_of(submission(), make_context()), [], asyncio.sleep
-    monkeypatch.setattr(base, "SETTLING_S", 8.0)
+    monkeypatch.setattr(triggers, "SETTLING_S", 8.0)
     clock = SimpleNamespace(now=100.0)
 
     async def slept(seconds: float) -> None:
@@ -62,7 +62,7 @@ def test_no_event_comes_before_airflow_has_settled(
 
     monkeypatch.setattr(asyncio, "sleep", slept)
     monkeypatch.setattr(trigger, "event", end)
-    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(triggers, "time", SimpleNamespace(monotonic=lambda: clock.now))
     assert asyncio.run(event_of(trigger)) == {}
     assert pauses == [pause_s]
 

@@ -19,7 +19,6 @@ from airflow.sdk import DAG, Asset, BaseOperator, Context, TaskGroup, TriggerRul
 from airflow.sdk.definitions.param import ParamsDict
 
 from steptime.airflow.assets import published_results
-from steptime.airflow.base import returned_by
 from steptime.airflow.operators import (
     CheckParamsOperator,
     EndTrainingOperator,
@@ -36,6 +35,7 @@ from steptime.airflow.result_operators import (
 )
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.versions import conf
+from steptime.airflow.xcom import returned_by
 from steptime.recipes.workload_file import Configuration, Workload
 from steptime.recipes.workloads import load_workload
 

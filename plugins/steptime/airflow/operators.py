@@ -13,21 +13,13 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
-from steptime.airflow.base import (
-    CancelsJobOnKill,
-    PlanNames,
-    RefusingOperator,
-    RunOperator,
-    airflow_errors,
-    as_json,
-    returned_by,
-    task_key,
-)
+from steptime.airflow.base import CancelsJobOnKill, RefusingOperator, RunOperator, airflow_errors, task_key
 from steptime.airflow.budgets import store_plan
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import this_installation
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.summaries import as_text
+from steptime.airflow.xcom import PlanNames, as_json, returned_by
 from steptime.clusters.base import Cluster, Job, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import find_saved_checkpoint, job_environment

@@ -9,13 +9,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 
 from steptime.airflow import summaries
 from steptime.airflow.assets import extra_of_run, published_results
-from steptime.airflow.base import (
-    PlanNames,
-    RunOperator,
-    airflow_errors,
-    returned_by,
-    task_key,
-)
+from steptime.airflow.base import RunOperator, airflow_errors, task_key
 from steptime.airflow.budgets import budget_owner
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import own_runs
@@ -23,6 +17,7 @@ from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.summaries import as_text
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException
+from steptime.airflow.xcom import PlanNames, returned_by
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.collecting import collect_log
 from steptime.clusters.config import load_cluster

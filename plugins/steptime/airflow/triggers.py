@@ -1,19 +1,71 @@
-"""The trigger that waits for a training job in Airflow's triggerer, holding no worker slot."""
+"""The triggers that wait in Airflow's triggerer, holding no worker slot: for GPUs, and for a job's end."""
 
 import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
 
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
-from airflow.triggers.base import TriggerEvent
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from steptime.airflow.base import WaitingTrigger, as_json, cancel, task_is_over
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
+from steptime.airflow.task_state import cancel, task_is_over
+from steptime.airflow.xcom import as_json
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
+from steptime.runs import launch
 from steptime.runs.following import follow, wait_limits
 from steptime.store.ledger import Ledger
+
+SETTLING_S = 8.0
+"""Minimum age of a trigger when it fires, in seconds. If it fires while the worker that deferred the task
+is still ending, Airflow can take the task for killed and fail it."""
+
+
+class WaitingTrigger(BaseTrigger):
+    """A trigger that fires once, with the result of its method `event`.
+
+    Subclasses pass the arguments of their own constructor as `arguments`, so that Airflow can serialize the
+    trigger.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arguments = arguments
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and arguments from which a triggerer can recreate this trigger."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield the event once it has happened; Airflow calls this."""
+        made_at = time.monotonic()
+        event = await self.event()
+        await asyncio.sleep(max(0.0, made_at + SETTLING_S - time.monotonic()))
+        yield event
+
+    @abstractmethod
+    async def event(self) -> TriggerEvent:
+        """Wait for the event and return it."""
+
+
+class GpuLimitTrigger(WaitingTrigger):
+    """Fires once a job fits into the GPU limit of its cluster, or need not be submitted any more.
+
+    :param job: the job's name in the job ledger (the table `jobs`).
+    """
+
+    def __init__(self, *, job: str) -> None:
+        super().__init__(job=job)
+        self.job = job
+
+    async def event(self) -> TriggerEvent:
+        """Wait until there is room or the job is no longer needed; return an event with the job's name."""
+        await launch.wait_for_gpus(self.job, Ledger(self.log.warning), self.log.info)
+        return TriggerEvent({"job": self.job})  # type: ignore[no-untyped-call]
 
 
 class TrainingTrigger(WaitingTrigger):

@@ -8,8 +8,9 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from pydantic_core import from_json
 
-from steptime.airflow.base import returned_by, task_key
+from steptime.airflow.base import task_key
 from steptime.airflow.installation import own_runs
+from steptime.airflow.xcom import returned_by
 from steptime.errors import SystemFailure
 from steptime.measure.repeating import make_request
 from steptime.recipes.models import Mode

@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator, Context
 
 from steptime.airflow import summaries
 from steptime.airflow.assets import extra_of_sweep, finished_sweep
-from steptime.airflow.base import RefusingOperator, airflow_errors, as_json
+from steptime.airflow.base import RefusingOperator, airflow_errors
 from steptime.airflow.budgets import budget_owner, store_plan
 from steptime.airflow.notifications import Event, notify, notify_of_incidents
 from steptime.airflow.operators import requested_options, stage_for
@@ -25,6 +25,7 @@ from steptime.airflow.sweep.cells import (
     runs_with_staged,
 )
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException, response_limit
+from steptime.airflow.xcom import as_json
 from steptime.errors import unknown_value
 from steptime.judging.comparison import compare_dag_run
 from steptime.judging.expected_cost import Cost, expected_cost

@@ -11,14 +11,15 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
 
-from steptime.airflow.base import OVER, WaitingTrigger, airflow_errors, task_key
+from steptime.airflow.base import airflow_errors, task_key
 from steptime.airflow.budgets import budget_owner
-from steptime.airflow.installation import own_runs
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.operators import SubmitTrainingOperator
 from steptime.airflow.summaries import as_text
 from steptime.airflow.sweep.cells import load_plan
 from steptime.airflow.sweep.operators import APPROVAL_TASK, REJECTED_BY_KEY
+from steptime.airflow.task_state import OVER
+from steptime.airflow.triggers import WaitingTrigger
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException, TaskDeferred
 from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
@@ -189,11 +190,11 @@ def trial_runs(task: BaseOperator, context: Context) -> tuple[TrialRules | None,
         for job in asyncio.run(Ledger(task.log.warning).jobs_of_dag_run(task_key(context)))
         if job.run_after == run_after
     ]
-    names = {job.name for job in jobs}
+    names = {job.name for job in jobs}  # without those of another Airflow that shares the store
     return wait_for_store(
         lambda: round_runs(
             store,
-            [row for row in own_runs(store, ti.dag_id, ti.run_id) if row["job_name"] in names],
+            [row for row in store.list_runs(ti.dag_id, ti.run_id) if row["job_name"] in names],
             jobs,
         ),
         task.log.warning,
