@@ -43,10 +43,13 @@ __all__ = [  # fixtures
 _MACHINE = drawn_machine.enter()
 
 _SHARED = (
-    *("airflow", "site", "warm_trainer", "warm_bridge", "slurm", "half_years", "sixty_cells", "store_url"),
-    "airflow_database",
+    *("main_job", "airflow", "site", "warm_trainer", "warm_bridge", "slurm", "airflow_database"),
+    *("half_years", "sixty_cells", "store_url"),
 )
-"""Fixtures and markers of services that are expensive to start, the slowest first."""
+"""Fixtures and markers of services that are expensive to start, the slowest first.
+
+The tests of the main job have an Airflow of their own, as these and those of the other wait most of the time.
+"""
 
 
 def pytest_report_header() -> str:

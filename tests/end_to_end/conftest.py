@@ -1,4 +1,4 @@
-"""One real Airflow for all end-to-end tests: its first start takes a minute, and no test needs its own."""
+"""A real Airflow for all end-to-end tests of a worker: its first start takes a minute."""
 
 import shutil
 import subprocess

@@ -139,7 +139,9 @@ def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> 
         ]
         return causes(cells(*usual, *moved), without)
 
-    assert names(found(WEEK_S / 5)) == [("whole cluster", 6)], "within one week"
+    (together,) = found(WEEK_S / 5)
+    assert names([together]) == [("whole cluster", 6)], "within one week"
+    assert together.change == pytest.approx(0.08, abs=1e-3)
     assert found(2 * WEEK_S) == ()
 
 
@@ -169,6 +171,7 @@ def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -
         f"image a → b: 4 of 4 cells with that change on h100 became faster with it, since {date(1e9)}, "
         "by 10.0 % at the median"
     )
+    assert cause.change == pytest.approx(-0.1, abs=1e-3)
 
 
 IMAGE, NCCL = "image nemo:26.04 → nemo:26.06.01", "nccl 2.28 → 2.29"
@@ -236,6 +239,7 @@ def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_am
         f"node bad: 5.9 % slower (4.9 to 7.0 %) in 6 of the 8 cells that ran there, since {date(1e9)}; "
         "0 of the 6 also ran on other nodes since then, where they were not"
     )
+    assert cause.change == pytest.approx(0.059, abs=1e-3)
     assert not cause.is_confirmed
 
 
