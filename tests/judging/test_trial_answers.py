@@ -91,7 +91,7 @@ def test_a_round_that_is_under_way_does_not_count_yet(trial: StoredTrial) -> Non
     trial.ran("default", 2, 0.5)
     answer = trial.answer()
     assert (answer.state.round, answer.state.ended) == (1, False)
-    assert answer.sentence.endswith("It goes on.")
+    assert answer.sentence.endswith("The answer is not known yet.")
 
 
 def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(trial: StoredTrial) -> None:

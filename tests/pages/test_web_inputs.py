@@ -66,7 +66,7 @@ PARAMETERS = (
 )
 PATHS = (
     *("comparison", "differences", "incidents", "results", "results.csv", "metrics", "scaling", "node"),
-    *("pairs", "plan", "report.html", "series", "columns"),
+    *("pairs", "plan", "report.html", "series", "columns", "trial", "trial.csv", "trials"),
 )
 JSON_VALUES = (
     "NaN",

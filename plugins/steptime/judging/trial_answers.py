@@ -23,10 +23,8 @@ def _of_results(name: str, heading: str = "") -> Column:
     return replace(column, heading=heading or column.heading, priority=0, shared=False)
 
 
-def _percent(name: str, heading: str, description: str) -> Column:
-    return Column(
-        name, "number", description, heading=heading, unit="%", significant=3, decimals=1, priority=0
-    )
+def _percent(name: str, heading: str, description: str, unit: str = "") -> Column:
+    return Column(name, "number", description, heading=heading, unit=unit, decimals=1, priority=0)
 
 
 _NUMBERS = (
@@ -41,7 +39,7 @@ COLUMNS = (
     Column("variant", "text", "Name of the variant.", priority=0),
     Column("status", "text", "Where it stands, or how it left.", priority=0),
     Column("runs", "integer", "Valid runs that count.", priority=0),
-    _percent("difference_percent", "slower", "How much slower it is than the one compared with."),
+    _percent("difference_percent", "slower", "How much slower it is than the one compared with.", "%"),
     _percent("low_percent", "from", "Lower end of the interval of this difference."),
     _percent("high_percent", "to", "Upper end of the interval."),
     Column("compared_with", "text", "The variant that it is compared with.", heading="than", priority=0),
@@ -366,7 +364,7 @@ def _sentences(answer: TrialAnswer) -> Iterable[str]:
     if state.open_pairs:
         yield from _open(answer)
     if not state.ended:
-        yield "It goes on."
+        yield "The answer is not known yet."
 
 
 def _slower(variant: VariantState) -> str:
