@@ -22,7 +22,7 @@ from stored import CheckedResult
 from unchanged_process import unchanged_process
 
 from steptime.clusters.base import Job, JobState, JobStatus, StagedFiles
-from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.logs.training_log import CheckpointTiming, Step, TrainingLog
 from steptime.measure.metrics import measure
 from steptime.measure.record import make_record
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window

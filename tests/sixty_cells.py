@@ -28,7 +28,7 @@ from steptime.clusters.base import JobState, JobStatus, StagedFiles
 from steptime.judging.detection import CONFIRMATION_RUNS, SeriesState, judge
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import accept, judge_all
-from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.logs.training_log import CheckpointTiming, Step, TrainingLog
 from steptime.measure.metrics import against_publication, measure
 from steptime.measure.record import format_record
 from steptime.recipes.models import Mode, Run

@@ -19,7 +19,7 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.judging.judgements import run_writer
-from steptime.logs.models import Network
+from steptime.logs.training_log import Network
 from steptime.measure.record import make_record
 from steptime.runs import patience
 from steptime.store.run_models import Check, Result, Submission, Verdict

@@ -20,7 +20,7 @@ from steptime.judging.judgements import judge_all
 from steptime.judging.missing_cells import WEEK_S, find_missing, two_levels
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
-from steptime.logs.models import Problem
+from steptime.logs.training_log import Problem
 from steptime.pages import answers
 from steptime.pages.report_file import html, report_since
 from steptime.settings import config_dir

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from steptime.logs.models import TrainingLog
 from steptime.logs.reader import LogBuilder
+from steptime.logs.training_log import TrainingLog
 
 
 def nemo2(

@@ -6,8 +6,8 @@ import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
-from steptime.logs.models import Problem
 from steptime.logs.reader import read_log
+from steptime.logs.training_log import Problem
 
 NCCL = (
     "[rank368]:[E808 04:21:41.160918398 ProcessGroupNCCL.cpp:655] [Rank 368] Watchdog caught collective "

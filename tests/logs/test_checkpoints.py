@@ -5,7 +5,7 @@ import json
 import pytest
 from logs.line_forms import read_chunks
 
-from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
+from steptime.logs.training_log import CheckpointTiming, Problem, TrainingLog
 from steptime.measure.metrics import checkpoint_seconds
 
 SAVE = (

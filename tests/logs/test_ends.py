@@ -7,7 +7,7 @@ import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 from steptime.measure.log_rows import decide_state
 
 NODE_FAILURE = (

@@ -3,7 +3,7 @@
 import pytest
 from logs.line_forms import megatron_bridge, read_chunks, torchtitan
 
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
 TERMINATING = "srun: Terminating StepId=4242.0\n"

@@ -7,8 +7,8 @@ from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.formats import gibibytes, whole
-from steptime.logs.models import Step, TrainingLog
 from steptime.logs.reader import read_log
+from steptime.logs.training_log import Step, TrainingLog
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 

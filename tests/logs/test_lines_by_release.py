@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from logs.line_forms import read_chunks
 
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 
 ENTRIES = yaml.safe_load(Path(__file__).with_name("lines_by_release.yaml").read_text())
 

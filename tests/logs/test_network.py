@@ -5,7 +5,7 @@ from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.events import line_search
-from steptime.logs.models import Network
+from steptime.logs.training_log import Network
 from steptime.recipes.models import Mode
 
 IB = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_4:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"

@@ -17,8 +17,8 @@ from logs.line_forms import read_chunks
 from steptime.errors import UserError
 from steptime.logs.finding import find_logs
 from steptime.logs.formats import writer_label
-from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log, unpack_log
+from steptime.logs.training_log import Problem, TrainingLog
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:

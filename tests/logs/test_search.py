@@ -7,7 +7,7 @@ from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.events import MAX_LINE_BYTES, LineSearch, WholeLines
-from steptime.logs.models import Step
+from steptime.logs.training_log import Step
 
 unhurried = settings(max_examples=50)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.clusters.base import JobState
 from steptime.judging.comparison import compare_since
-from steptime.logs.models import CheckpointTiming, Step
+from steptime.logs.training_log import CheckpointTiming, Step
 from steptime.measure.goodput import PARTS, Goodput, compute_goodput, job_times
 from steptime.measure.metrics import measure
 from steptime.store.ledger import LedgerJob

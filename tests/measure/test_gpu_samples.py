@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.judging.node import describe_node
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 from steptime.measure.gpu_samples import gpu_samples, what_stands_apart
 from steptime.measure.metrics import measure, measure_window
 from steptime.measure.stragglers import rank_times

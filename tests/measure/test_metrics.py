@@ -7,7 +7,7 @@ import pytest
 from printed_tables import timed_rows
 
 from steptime.errors import UserError
-from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.logs.training_log import CheckpointTiming, Step, TrainingLog
 from steptime.measure.metrics import (
     measure,
     measure_window,

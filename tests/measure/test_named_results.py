@@ -11,7 +11,7 @@ from named_runs import run_of
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.logs.models import Step, TrainingLog
+from steptime.logs.training_log import Step, TrainingLog
 from steptime.measure.metrics import measure
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store

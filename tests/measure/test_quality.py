@@ -16,7 +16,7 @@ from named_runs import SAVED_AT, run_of
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
-from steptime.logs.models import CheckpointTiming, Network, Problem, Step, TrainingLog
+from steptime.logs.training_log import CheckpointTiming, Network, Problem, Step, TrainingLog
 from steptime.measure.metrics import measure
 from steptime.measure.quality import (
     FinishedRun,

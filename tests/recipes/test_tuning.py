@@ -8,7 +8,7 @@ from stored import publish
 
 from steptime.errors import UserError
 from steptime.judging.series import Series
-from steptime.logs.models import Step, TrainingLog
+from steptime.logs.training_log import Step, TrainingLog
 from steptime.measure.metrics import measure
 from steptime.measure.repeating import repeat_command
 from steptime.recipes.bridge_launch import bridge_command

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from logs import line_forms
 
 from steptime.logs.attempts import Attempts
-from steptime.logs.models import Problem, Step
+from steptime.logs.training_log import Problem, Step
 from steptime.runs.log_following import StepFollower
 
 

@@ -12,7 +12,7 @@ import pytest
 import stored
 
 from steptime.errors import UserError
-from steptime.logs.models import Problem
+from steptime.logs.training_log import Problem
 from steptime.measure.record import format_record
 from steptime.recipes.models import Mode
 from steptime.store import judgement_queries

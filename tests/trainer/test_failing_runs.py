@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from steptime.logs.models import Problem
 from steptime.logs.reader import read_log
+from steptime.logs.training_log import Problem
 from steptime.recipes.models import Parallelism, Run
 
 from .conftest import Train

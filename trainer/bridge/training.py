@@ -28,7 +28,7 @@ from torch import nn
 from trainer import devices, hyperparameters
 from trainer.bridge.checkpoint import folder_size, saved_in
 from trainer.bridge.data import synthetic_dataset
-from trainer.bridge.models import model_provider
+from trainer.bridge.model_providers import model_provider
 from trainer.bridge.on_cpu import cpu_patches
 from trainer.callbacks import Records, common_callbacks
 from trainer.ending import Ending

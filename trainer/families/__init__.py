@@ -21,7 +21,7 @@ FAMILIES = {
 }
 """Module of each architecture, imported when it is needed: importing NeMo takes many seconds."""
 BRIDGE_FAMILIES = ("gpt", "llama", "nemotron_h")
-"""The architectures that the backend of Megatron-Bridge has, in trainer/bridge/models.py."""
+"""The architectures that the backend of Megatron-Bridge has, in trainer/bridge/model_providers.py."""
 
 BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
 """`build_model(shape, device, device_options)` returns NeMo's model; the options are fields of Megatron's

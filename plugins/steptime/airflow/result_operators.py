@@ -25,8 +25,8 @@ from steptime.clusters.jobscript import saved_checkpoint_dir
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.judging.comparison import finding_of_run
 from steptime.judging.judgements import run_writer
-from steptime.logs.models import TrainingLog
 from steptime.logs.reader import read_log
+from steptime.logs.training_log import TrainingLog
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
 from steptime.measure.record import make_record, with_script

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from steptime.judging.findings import Comparison
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 from steptime.recipes.models import Run
 from steptime.store.run_models import Measurement, Verdict
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from steptime.logs.formats import NotFinite, StepPrinted, StepsRepeated, plain
 from steptime.logs.log_completeness import report_restart
-from steptime.logs.models import Problem, Step
+from steptime.logs.training_log import Problem, Step
 
 _UNLABELLED_RANKS_APART = 2
 """Ranks wait for each other, so lines without a label are at most this many steps out of order."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from steptime.frozen import Frozen
-from steptime.logs.models import CheckpointTiming
+from steptime.logs.training_log import CheckpointTiming
 from steptime.recipes.config_files import load_yaml_model
 
 CHECKPOINT_WORDS = (b"heckpoint ",)

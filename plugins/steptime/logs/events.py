@@ -26,8 +26,8 @@ from steptime.logs.formats import (
     writer_label,
 )
 from steptime.logs.log_completeness import CLOSING_WORDS, Closing, read_closing
-from steptime.logs.models import Problem, Step
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
+from steptime.logs.training_log import Problem, Step
 from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 

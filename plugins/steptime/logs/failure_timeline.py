@@ -10,7 +10,7 @@ from enum import IntEnum, auto
 from typing import NamedTuple
 
 from steptime.logs.excerpts import Excerpt
-from steptime.logs.models import Problem
+from steptime.logs.training_log import Problem
 
 ERROR_LINE = "error_line"
 """Kind of a sign that only quotes a line of severity error."""

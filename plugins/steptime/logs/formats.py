@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from steptime.logs.models import Step
+from steptime.logs.training_log import Step
 
 COUNT = rb"\d{1,15}(?!\d)"
 """Regular expression for a printed step number; a number with more digits is not a step."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from steptime.logs.checkpoints import Checkpoint
 from steptime.logs.formats import LogFormat, NotFinite
-from steptime.logs.models import Problem, Step
+from steptime.logs.training_log import Problem, Step
 
 _MOST_NAMED = 6
 """Maximum number of ranges of steps named in a sentence; the steps of the others are counted."""

@@ -6,7 +6,7 @@ The lines are those of NCCL 2.18 to 2.30, and of the plugin for libfabric, aws-o
 import re
 from typing import NamedTuple
 
-from steptime.logs.models import Network
+from steptime.logs.training_log import Network
 
 NETWORK_WORDS = (
     *(b"Using network ", b"NET/IB : Using ", b"NET/OFI Selected "),

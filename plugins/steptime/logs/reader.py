@@ -38,8 +38,8 @@ from steptime.logs.failure_causes import advice, hidden_by
 from steptime.logs.failure_timeline import FailureSign, Timeline, earlier_problems
 from steptime.logs.formats import TORCHTITAN, Setup, StepPrinted, StepsRepeated, writer_label
 from steptime.logs.log_completeness import Closing, End
-from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.network import NetworkFacts, NetworkLine
+from steptime.logs.training_log import Problem, Step, TrainingLog
 from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 

@@ -23,8 +23,8 @@ from steptime.errors import UserError, one_line
 from steptime.files import open_regular, read_limited
 from steptime.frozen import Frozen
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
-from steptime.logs.models import TrainingLog
 from steptime.logs.reader import read_log
+from steptime.logs.training_log import TrainingLog
 from steptime.measure.log_rows import decide_state
 from steptime.measure.metrics import measure
 from steptime.measure.recognition import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from steptime.clusters.collecting import cluster_path
 from steptime.errors import UserError
-from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
+from steptime.logs.training_log import Problem, TrainingLog
 from steptime.measure.metrics import checkpoint_seconds, measure, measure_window, peak_memory_gib
 from steptime.measure.recognition import (
     Upstream,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.errors import UserError
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 from steptime.measure.gpu_samples import energy
 from steptime.recipes.flops import Flops, model_flops, recipe_flops
 from steptime.recipes.gpus import Peak, peak_tflops

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.log_completeness import named_steps
-from steptime.logs.models import Problem, TrainingLog
+from steptime.logs.training_log import Problem, TrainingLog
 from steptime.measure.step_checks import check_rows, step_limits
 from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, NamedRecipe, Run

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from steptime.errors import UserError
 from steptime.files import open_regular, read_limited
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 from steptime.recipes.models import Mode, Run, Window
 from steptime.recipes.notation import parse_window
 from steptime.recipes.planning import PlanRequest, plan

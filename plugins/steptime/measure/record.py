@@ -14,7 +14,7 @@ from typing import Any
 
 from steptime import __version__
 from steptime.clusters.base import SCRIPT_FILE, Cluster, JobStatus
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 from steptime.recipes.environment import ACCESS_TOKEN, PASSWORD_IN_ADDRESS, SENSITIVE_WORDS, is_secret_name
 from steptime.store.run_models import Submission
 from steptime.store.run_records import EarlierAttempt, RunRecord

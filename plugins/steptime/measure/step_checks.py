@@ -15,7 +15,7 @@ from pydantic import PositiveFloat, model_validator
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.logs.log_completeness import named_steps
-from steptime.logs.models import Step
+from steptime.logs.training_log import Step
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Collective, Run
 from steptime.settings import config_file

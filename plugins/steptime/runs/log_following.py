@@ -14,7 +14,7 @@ from steptime.logs.events import Event, LogEvents
 from steptime.logs.failure_timeline import FailureSign
 from steptime.logs.formats import StepPrinted, StepsRepeated
 from steptime.logs.log_completeness import report_not_finite
-from steptime.logs.models import Problem, Step
+from steptime.logs.training_log import Problem, Step
 from steptime.recipes.models import Run
 from steptime.waiting import backoff_s, duration
 

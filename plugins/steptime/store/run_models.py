@@ -6,7 +6,7 @@ from pydantic import Field, PositiveInt
 
 from steptime.clusters.base import Job, JobStatus, StagedFiles
 from steptime.frozen import Frozen
-from steptime.logs.models import TrainingLog
+from steptime.logs.training_log import TrainingLog
 from steptime.recipes.models import Run, Window
 from steptime.recipes.request import PlanRequest
 
