@@ -21,7 +21,6 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.checking import require_trainable
 from steptime.store.run_queries import Store
-from trainer.collectives import COLLECTIVES
 
 from .conftest import end_of
 
@@ -78,21 +77,6 @@ async def test_gloo_is_measured_checked_and_stored(
     assert row["bus_bandwidth_gb_s"] == pytest.approx(of_links, rel=1e-4)
     assert (row["tokens_per_s"], row["mfu_percent"], row["size"]) == (None, None, "all_reduce")
     assert Series.from_row(row).is_judged
-
-
-@pytest.mark.trainer
-@pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"all_reduce"}))
-def test_other_collectives_by_gloo(collective: str, trainer_python: str, tmp_path: Path) -> None:
-    """Each has its own processes: a second group in them could connect to the first group's addresses."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
-    program = ("-m", "trainer.collectives", collective, "--cycles=2", "--max-bytes=65536")
-    path = tmp_path / "log.out"
-    with path.open("w") as output:
-        subprocess.run(
-            [trainer_python, *torchrun, *program], cwd=ROOT, stdout=output, stderr=output, check=True
-        )
-    log = read_log(path, max_steps=2)
-    assert (len(log.steps), log.collective and log.collective["collective"]) == (2, collective)
 
 
 def run_nccl_tests(folder: Path, ranks: str, wrong: str = "    0") -> subprocess.CompletedProcess[str]:
