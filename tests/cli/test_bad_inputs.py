@@ -4,6 +4,7 @@ This is a table of commands, with the environment and the broken file that each 
 refuse is tested beside them; here everything goes through the entry point `steptime`.
 """
 
+import errno
 import gzip
 import json
 import re
@@ -16,11 +17,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
+import typer
 from called import steptime
 from logs import line_forms
 
 from steptime import settings
 from steptime.cli import main
+from steptime.errors import SystemFailure, UserError
 
 LLAMA = "workloads/llama3.1-25.04.yaml"
 CLUSTER = "clusters/local.yaml"
@@ -274,3 +277,33 @@ def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(
     monkeypatch.setattr(sys, "argv", ["steptime", "recipes"])
     with pytest.raises(KeyError, match="forgotten"):
         main()
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence", "exit_code"),
+    [
+        (UserError("no such size"), "no such size", 1),
+        (SystemFailure("the server is away"), "the server is away", 2),
+        (typer.Abort(), "stopped.", 2),
+        (OSError(errno.EIO, "I/O error"), "cannot go on: I/O error.", 2),
+        (OSError(errno.EACCES, "Denied", "a.csv"), "'a.csv' cannot be used: Denied.", 2),
+        (
+            OSError(errno.EISDIR, "Is a folder", ".a.new", None, "a.csv"),
+            "'a.csv' cannot be used: Is a folder.",
+            2,
+        ),
+    ],
+    ids=str,
+)
+def test_each_kind_of_error_is_one_sentence_with_its_exit_code(
+    error: Exception,
+    sentence: str,
+    exit_code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("steptime.cli.recipes.load_workloads", fail)
+    assert (steptime("recipes"), capsys.readouterr().err) == (exit_code, f"steptime: {sentence}\n")

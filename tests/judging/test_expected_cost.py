@@ -49,6 +49,12 @@ def test_by_the_history_of_the_series(store: Store, make_result: Callable[..., R
     assert ends == [600, 1200], "then the cluster ends it, each at its own limit"
 
 
+def test_a_job_takes_no_less_than_its_steps(store: Store, make_result: Callable[..., Result]) -> None:
+    """The clocks of a cluster may differ by more than the time around the steps."""
+    keep(store, make_result, "run", 2.0, -5)
+    assert expected_cost(runs_of(gpus="1"), store).each[0].seconds == 2 * 20
+
+
 def test_by_the_publication_where_the_series_has_not_run(store: Store) -> None:
     [run] = runs_of(size="8b", gpu_type="h100", gpus="16")
     cost = expected_cost([run], store)

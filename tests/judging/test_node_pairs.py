@@ -18,6 +18,7 @@ from stored import write_node_sweep
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.cli.node_pairs import _cell
 from steptime.errors import UserError
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import incidents
@@ -52,6 +53,22 @@ def alone_of(seed: int, slow: dict[str, float] | None = None) -> dict[str, float
 def test_nothing_is_named_among_equal_nodes(seed: int) -> None:
     times = times_of(seed)
     assert (find_slow_nodes(times, alone_of(seed)), find_slow_links(times, ())) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("percent", "text", "style"),
+    [
+        (None, "", ""),
+        (-3.2, "-3", ""),
+        (4.9, "+5", ""),
+        (5.0, "+5", "black on yellow"),
+        (19.9, "+20", "black on yellow"),
+        (20.0, "+20", "white on red"),
+    ],
+)
+def test_a_slow_pair_stands_out(percent: float | None, text: str, style: str) -> None:
+    cell = _cell(percent)
+    assert (cell.plain, str(cell.style)) == (text, style)
 
 
 @pytest.mark.parametrize("seed", range(6))

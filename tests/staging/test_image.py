@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -390,3 +391,31 @@ def test_no_place_to_mount_at_is_made_outside_of_the_image(tmp_path: Path) -> No
     _make_mount_point(image, "/data/of/all")
     assert list(outside.iterdir()) == []
     assert (image / "data/of/all").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("unsquashfs", "exit_code", "says"),
+    [
+        (None, 2, "unsquashfs is not installed on "),
+        ("echo 'Write failed: No space left on device'; exit 1", 1, "failed: the disk is full: "),
+        ("echo 'Write failed: Disk quota exceeded'; exit 1", 1, "failed: the disk is full: "),
+        ("echo 'Cannot find a superblock'; exit 3", 1, "failed: unsquashfs ended with exit code 3"),
+    ],
+)
+def test_why_an_image_cannot_be_unpacked_is_said(
+    tmp_path: Path, unsquashfs: str | None, exit_code: int, says: str
+) -> None:
+    (programs := tmp_path / "programs").mkdir()
+    if unsquashfs is not None:
+        (programs / "unsquashfs").write_text(f"#!/bin/sh\n{unsquashfs}\n")
+        (programs / "unsquashfs").chmod(0o755)
+    command = [
+        sys.executable,
+        "-m",
+        "steptime.staging.unpack_image",
+        "image.sqsh",
+        str(tmp_path / "unpacked"),
+    ]
+    done = captured(command, env=os.environ | {"PATH": str(programs)})
+    assert (done.returncode, says in done.stdout) == (exit_code, True), done
+    assert not (tmp_path / "unpacked").exists()

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import Job, JobSpec, JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
 from steptime.staging.scripts import ScriptEnd, run_script
@@ -62,6 +62,26 @@ async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
     assert [(await waiting).exit_code, (await overtaking[0]).exit_code] == [0, 0]
     assert first.lines[0] == second.lines[0]
     assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("in_job", [False, True])
+@pytest.mark.parametrize("exit_code", [0, 1, 2])
+async def test_a_script_has_two_hours_and_its_exit_code_is_told(
+    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, in_job: bool
+) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(f"import sys; print('said'); sys.exit({exit_code})")
+    submit, limits = LocalCluster.submit, []
+
+    async def note_limit(self: LocalCluster, spec: JobSpec) -> Job:
+        limits.append(spec.time_limit_s)
+        return await submit(self, spec)
+
+    monkeypatch.setattr(LocalCluster, "submit", note_limit)
+    path, cluster = PurePosixPath(script), LocalCluster(config)
+    ended = await run_script(cluster, config, path, [], in_job=in_job, job_options=(), report=print)
+    assert (ended.exit_code, ended.last_lines[-1]) == (exit_code, "said")
+    assert limits == [2 * 3600] * in_job
 
 
 async def test_a_job_that_its_cluster_failed_is_no_success(

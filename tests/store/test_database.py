@@ -117,6 +117,14 @@ def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result
     assert not [file.path for file in psutil.Process().open_files() if str(tmp_path) in file.path]
 
 
+def test_a_dead_server_is_noticed_within_a_minute(postgresql_url: str) -> None:
+    with database.read_connection(postgresql_url) as connection:
+        told = connection.connection.dbapi_connection.get_dsn_parameters()
+    names = ("connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count")
+    assert [int(told[name]) for name in names] == [10, 30, 10, 3], "in seconds, and a number of probes"
+    assert int(told["tcp_user_timeout"]) == 60_000, "in milliseconds"
+
+
 def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
     """This includes connections to a server that was restarted."""
 

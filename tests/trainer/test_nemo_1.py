@@ -14,7 +14,7 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
-from steptime.recipes.models import Parallelism, Run
+from steptime.recipes.models import Parallelism, ProfileWindow, Run
 from steptime.recipes.planning import PlanRequest, plan
 from trainer import nemo1
 from trainer.launch import Launch
@@ -55,6 +55,47 @@ def test_the_plan_decides_nothing_that_the_file_says(tmp_path: Path) -> None:
     (path,) = write_run(planned(), tmp_path)
     decided = {override.split("=")[0][2:] for override in overrides(read_run(Path(path)), launch, tmp_path)}
     assert decided.isdisjoint(dict(nemo1._flat(yaml.safe_load(CONFIG.read_text()))))
+
+
+@pytest.mark.parametrize("tensor", [8, 1])
+def test_each_value_of_the_plan_has_its_key(tmp_path: Path, tensor: int) -> None:
+    run = on_one_gpu(planned(profile=True))  # without what needs tensor parallelism
+    spread = Parallelism(tensor=tensor, pipeline=4, data=4, virtual_pipeline=2)
+    recipe = run.recipe.model_copy(update={"parallelism": spread, "micro_batch_size": 2})
+    window = ProfileWindow(first_step=45, last_step=50, ranks=(0, 3))
+    run = run.model_copy(update={"recipe": recipe, "profile": window, "seed": 7})
+    launch = Launch(
+        rank=0, world_size=128, local_world_size=8, threads=1, by_launcher=True, on_one_host=False
+    )
+    (path,) = write_run(run, tmp_path)
+    told = dict(each[2:].split("=", 1) for each in overrides(read_run(Path(path)), launch, tmp_path))
+    model = run.recipe.model
+    expected = {
+        "trainer.devices": 8,
+        "trainer.num_nodes": 16,
+        "trainer.max_steps": run.max_steps,
+        "model.num_layers": model.num_layers,
+        "model.hidden_size": model.hidden_size,
+        "model.ffn_hidden_size": model.ffn_hidden_size,
+        "model.num_attention_heads": model.num_attention_heads,
+        "model.num_query_groups": model.num_query_groups,
+        "model.override_vocab_size": model.vocab_size,
+        "model.encoder_seq_length": model.seq_length,
+        "model.seed": 7,
+        "model.micro_batch_size": 2,
+        "model.global_batch_size": run.recipe.global_batch_size,
+        "model.tensor_model_parallel_size": tensor,
+        "model.pipeline_model_parallel_size": 4,
+        "model.virtual_pipeline_model_parallel_size": 2,
+        "model.context_parallel_size": 1,
+        "model.sequence_parallel": tensor > 1,
+        "model.overlap_p2p_comm": True,
+        "model.batch_p2p_comm": False,
+        "model.nsys_profile.start_step": 45,
+        "model.nsys_profile.end_step": 50,
+        "model.nsys_profile.ranks": "[0,3]",
+    }
+    assert {name: told[name] for name in expected} == {name: str(value) for name, value in expected.items()}
 
 
 def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
