@@ -95,7 +95,7 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     assert isinstance(cluster, Site)
     assert (cluster.gpu_type, cluster.gpus_per_node, cluster.container) == found
     assert (cluster.connection, cluster.partition, cluster.account) == ("eos", "batch", "4711")
-    assert (cluster.root, cluster.python) == ("/shared/ada/steptime", "python3.12")
+    assert (cluster.root, cluster.python) == ("/shared/ada/steptime-work", "python3.12")
 
 
 def test_a_person_is_told_why_a_value_is_asked_for_again(

@@ -45,6 +45,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]*", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]*", re.ASCII)
 _READ_AS_OTHERS = ("true", "false", "yes", "no", "on", "off", "null", "none")
 """Words that YAML or a reader may take for something other than text."""
+_WORK_DIR = "steptime-work"
+"""Name of the suggested folder: in a home, `steptime` is often the checkout or an environment."""
 
 app = typer.Typer()
 group = typer.Typer(cls=Commands, help="Add a cluster, and check that it can be used.", no_args_is_help=True)
@@ -74,7 +76,7 @@ def add(
         str | None,
         typer.Option(
             help="Folder for experiments and images, on the login node and on every node.",
-            show_default="asked for: steptime/ in $SCRATCH, $WORK, $PROJECT or the home",
+            show_default=f"asked for: {_WORK_DIR}/ in $SCRATCH, $WORK, $PROJECT or the home",
         ),
     ] = None,
     container: Annotated[
@@ -118,7 +120,7 @@ def add(
         "gpu_type": gpus,
         "gpus_per_node": None if gpus == "cpu" else _most_gpus(lines),
         "work_dir": _chosen(
-            "work-dir", work_dir, f"{seen.folders[0]}/steptime" if seen.folders else None, "work_dir"
+            "work-dir", work_dir, f"{seen.folders[0]}/{_WORK_DIR}" if seen.folders else None, "work_dir"
         ),
         "container": _chosen(
             "container",
