@@ -21,7 +21,7 @@ OOM = (
 LINES = [
     (NCCL, "nccl_timeout", "ALLREDUCE of rank 368 took longer than 600000 ms"),
     ("Watchdog caught collective operation timeout", "nccl_timeout", "a collective operation timed out"),
-    (OOM, "cuda_out_of_memory", "2.00 GiB could not be allocated on GPU 3"),
+    (OOM, "cuda_out_of_memory", "2.00 GiB could not be allocated (GPU 3)"),
     ("RuntimeError: CUDA error: out of memory", "cuda_out_of_memory", "CUDA out of memory"),
     (
         "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.",
@@ -36,18 +36,18 @@ LINES = [
     (
         "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
         "hub_unreachable",
-        "https://huggingface.co cannot be reached",
+        "cannot be reached: https://huggingface.co: stage",
     ),
     (
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): "
         "Max retries exceeded with url: /x",
         "hub_unreachable",
-        "huggingface.co cannot be reached",
+        "cannot be reached: huggingface.co: stage",
     ),
     (
         "OSError: Can't load tokenizer for 'meta-llama/Llama-3.1-8B'. If you were trying to load it from",
         "hub_unreachable",
-        "'meta-llama/Llama-3.1-8B' cannot be loaded",
+        "cannot be reached: meta-llama/Llama-3.1-8B: stage the tokenizer",
     ),
     ("You are trying to access a gated repo.", "hub_unreachable", "by --env HF_TOKEN_PATH=FILE"),
     (
@@ -96,17 +96,17 @@ LINES = [
     (
         "slurmstepd: error: pyxis:     FATAL ERROR: File system corruption detected",
         "not_started",
-        "the image cannot be unpacked: File system corruption detected",
+        "enroot: File system corruption detected",
     ),
     (
         "slurmstepd: error: pyxis: --container-mounts: source path does not exist: /archive/saved",
-        "not_started",
-        "the folder /archive/saved, which the container mounts, is not there",
+        "container_failed",
+        "--container-mounts: source path does not exist: /archive/saved",
     ),
     (
         "slurmstepd: error: pyxis: couldn't chdir to /shared/x: Permission denied",
-        "not_started",
-        "the job's folder /shared/x cannot be entered in the container: Permission denied",
+        "container_failed",
+        "couldn't chdir to /shared/x: Permission denied",
     ),
     (
         "srun: unrecognized option '--container-image=/shared/images/nemo.sqsh'",
@@ -276,7 +276,7 @@ FIRST_CAUSE = [
         "n1:7:8 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x "
         "(size 9637888)\n",
         "shm_too_small",
-        "NCCL could not make a segment",
+        "shm is too small (on n1)",
     ),
     ("OSError: [Errno 28] No space left on device: '/lustre/x/step=9.ckpt'\n", "disk_full", "writing failed"),
     # Exit codes that are signals.
@@ -369,17 +369,17 @@ FIRST_CAUSE = [
         f"{TRACEBACK}huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. (Request ID: R)\n\n"
         "Repository Not Found for url: https://huggingface.co/api/models/nvidia/none.\n",
         "hub_unreachable",
-        "https://huggingface.co/api/models/nvidia/none:",
+        "https://huggingface.co/api/models/nvidia/none, or does not have it",
     ),
     (
         f"OSError: You are trying to access a gated repo.\nMake sure to have access to it at {REPOSITORY}.\n",
         "hub_unreachable",
-        f"refuses access to {REPOSITORY}:",
+        f"refuses access to {REPOSITORY}, or",
     ),
     (
         "OSError: nvidia/none is not a local folder and is not a valid model identifier listed on 'https://x'\n",
         "hub_unreachable",
-        "no repository nvidia/none",
+        "nvidia/none, or does not have it",
     ),
     (
         "HTTPError: 401 Client Error: Unauthorized for url: https://api.wandb.ai/graphql\n",
