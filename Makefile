@@ -25,7 +25,7 @@ CHECK_PACKAGES := $(shell sed '/^$$/,$$d;/^\#/d' tests/debian-packages.txt)
 TEST_PACKAGES := $(shell sed '/^\#/d' tests/debian-packages.txt)
 # Ubuntu has Chromium as a snap only: Playwright fetches its own there.
 IS_UBUNTU := $(shell grep -s '^ID=ubuntu' /etc/os-release)
-.PHONY: help check-packages test-packages setup lint unit-tests quick-tests all-tests demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
+.PHONY: help check-packages test-packages setup lint unit-tests compiled quick-tests all-tests demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,10 +56,14 @@ lint:
 unit-tests:
 	$(PYTEST) -n logical --maxprocesses 4 -m "$(UNIT)" $(PYTEST_FLAGS)
 
-quick-tests:
+# Collecting compiles each module once, and not once in each of six workers.
+compiled:
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true
+
+quick-tests: compiled
 	$(PYTEST) -n 6 -m "not exhaustive" $(PYTEST_FLAGS)
 
-all-tests:
+all-tests: compiled
 	$(PYTEST) -n 6 $(PYTEST_FLAGS)
 
 check: check-packages setup ## lint, types and unit tests

@@ -164,6 +164,23 @@ def test_a_job_terminated_before_its_ranks_train_leaves_one_record(
     assert ended.log.count("steptime.result ") == 1
 
 
+NAMES_GPUS = """
+import torch
+from trainer.cpu.cpu_as_cuda import cpu_as_cuda
+with cpu_as_cuda():
+    for gpu in ("cuda", "cuda:0", torch.device("cuda", 1)):
+        print("made on", torch.zeros(1, device=gpu).device, "moved to", torch.zeros(1).to(gpu).device)
+"""
+
+
+def test_each_name_of_a_gpu_is_the_cpu(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+    program = tmp_path / "names_gpus.py"
+    program.write_text(NAMES_GPUS, encoding="utf-8")
+    done = warm_trainer.run(str(program), [], folder=tmp_path)
+    assert done.exit_code == 0, done.log
+    assert done.log.splitlines()[-3:] == ["made on cpu moved to cpu"] * 3
+
+
 def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path: Path) -> None:
     run = planned(2)
     model = run.recipe.model.model_copy(update={"architecture": "bert"})
