@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from slurm_service import MiniSlurm
 from stand_ins.trainer_python import STAND_IN, add_stand_in
 
@@ -71,7 +72,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         sweep = CELLS_SWEEP.format(name=name, cluster=STAND_IN, step_s=step_s, max_steps=max_steps)
         (config / "sweeps" / f"{name}.yaml").write_text(sweep)
     share_environments(home)
-    with running_airflow(home, config, dags) as running:
+    # Airflows that start at once would choose the same port, and one would start again.
+    with running_airflow(home, config, dags, port=free_port()) as running:
         yield running
 
 
