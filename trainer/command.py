@@ -29,6 +29,8 @@ def main() -> None:
     is_of_trainer = arguments[:1] == ["-m"] and "".join(arguments[1:2]).startswith("trainer.")
     if not is_of_trainer:
         _remove_trainer(environment)
+    # Else Python keeps steps back until it has 8 KiB of them, and loses them if the job is killed.
+    environment.setdefault("PYTHONUNBUFFERED", "1")
     if shutil.which("python") != sys.executable:
         with_interpreter = (str(Path(sys.executable).parent), environment.get("PATH", os.defpath))
         environment["PATH"] = os.pathsep.join(with_interpreter)

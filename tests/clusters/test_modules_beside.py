@@ -1,5 +1,6 @@
 """Programs of one's own that import modules beside their script, really started on clusters."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,16 @@ async def ended(cluster_and_config: tuple[Cluster, Any], run: Run) -> Job:
     status = await end_of(cluster, job.name)
     assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()
     return job
+
+
+def test_steps_are_in_the_log_although_the_program_is_killed_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    program = "import os; print('iteration 1/50'); os.kill(os.getpid(), 9)"
+    command = [sys.executable, "-m", "trainer.command", "python", "-c", program]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (killed.returncode, killed.stdout) == (-9, "iteration 1/50\n")
 
 
 async def test_files_of_the_workload_import_each_other(
