@@ -86,9 +86,30 @@ class Planted:
     """The week from which on the cells have another level."""
     step: float
     change: tuple[str, str] | None = None
-    """What is set from then on: `image` or the name of a variable, and its value."""
+    """What is set from then on: `image`, `driver` or the name of a variable, and its value."""
     cause: str | None = None
     """What the cause of several cells or the changes of one cell must name; None if nothing is known."""
+    until: int = WEEKS
+    """The first week in which the cells have their earlier level again."""
+    drifts: int = 0
+    """Number of weeks over which the level changes evenly; 0 if it is a step."""
+    set_in: tuple[Key, ...] = ()
+    """The cells in which `change` is set; by default `cells`."""
+
+    def level(self, week: int) -> float:
+        """Return the relative change in a week."""
+        if not self.week <= week < self.until:
+            return 0.0
+        return self.step * min(1.0, (week - self.week + 1) / self.drifts) if self.drifts else self.step
+
+
+@dataclass(frozen=True)
+class PlantedNode:
+    """A node that slows the runs on it for some weeks."""
+
+    node: str
+    weeks: range
+    step: float
 
 
 def performance(size: str, gpus: int, dtype: str) -> Key:
@@ -106,6 +127,8 @@ PLANTED = (
         "new image, 13 of 14 cells +3 %, 2 weeks ago",
         tuple(key for key in _BLACKWELL if key != ODD_ONE),
         *(24, 0.03, ("image", IMAGE), IMAGE),
+        # The image is new for all cells of its cluster.
+        set_in=tuple(_BLACKWELL),
     ),
     Planted("the 14th cell +4 %, 8 weeks ago", (ODD_ONE,), 18, 0.04, ("NCCL_ALGO", "Ring"), "NCCL_ALGO"),
     Planted(
@@ -128,8 +151,7 @@ PLANTED = (
 FAR_ENOUGH = 0.04
 """A relative step that is found in most cells."""
 NODE = "bad node, +6 %, last week"
-NODE_STEP = 0.06
-"""By how much the bad node slows runs in the last week (relative)."""
+BAD_NODES = (PlantedNode(BAD_NODE, range(LAST, WEEKS), 0.06),)
 
 
 @dataclass
@@ -137,13 +159,16 @@ class HalfYear:
     """The runs of all cells, and how they were made."""
 
     seed: int
-    is_planted: bool
+    plants: tuple[Planted, ...] = PLANTED
+    """() for a half year without changes."""
+    nodes: tuple[PlantedNode, ...] = BAD_NODES
     runs: dict[Key, list[SeriesRun]] = field(default_factory=lambda: defaultdict(list))
     weeks: dict[str, int] = field(default_factory=dict)
     """The week of each job."""
     records: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str | None] = field(default_factory=dict)
     series_states: dict[Key, SeriesState] = field(default_factory=dict)
+    judgements: dict[Key, list[Judgement]] = field(default_factory=dict)
     incidents: list[Incident] = field(default_factory=list)
     """All incidents that were opened."""
     opened: dict[int, int] = field(default_factory=dict)
@@ -164,7 +189,11 @@ class HalfYear:
 
     def judged(self, key: Key) -> list[Judgement]:
         """Judge the runs of a cell."""
-        return judge_runs(self.runs[key], SeriesRecords(self.records.__getitem__, lambda: self.hashes))
+        runs = self.runs[key]
+        if len(self.judgements.get(key, ())) != len(runs):
+            records = SeriesRecords(self.records.__getitem__, lambda: self.hashes)
+            self.judgements[key] = judge_runs(runs, records)
+        return self.judgements[key]
 
     def compare(self) -> Comparison:
         """Compare all cells in their current state."""
@@ -209,15 +238,12 @@ class HalfYear:
         nodes = tuple(sorted(rng.sample(others if len(others) >= wanted else every, wanted)))
         seconds = rng.gauss(1, MUCH_NOISE if key in NOISY else NOISE)
         made = {"commit": f"{week // 3:040}", "driver": "570" if week < 12 else "580"}
-        if self.is_planted:
+        if self.plants:
             seconds = self._level(key, week, nodes, rng, seconds)
             made |= {
                 name: value
-                for one in PLANTED
-                # The image is new for all cells of its cluster.
-                if week >= one.week
-                and one.change
-                and key in (_BLACKWELL if one.cause == IMAGE else one.cells)
+                for one in self.plants
+                if one.week <= week < one.until and one.change and key in (one.set_in or one.cells)
                 for name, value in [one.change]
             }
         job = f"{'-'.join(map(str, key))}-{week:02}{'abc'[number]}"
@@ -234,14 +260,17 @@ class HalfYear:
     def _level(
         self, key: Key, week: int, nodes: tuple[str, ...], rng: random.Random, seconds: float
     ) -> float:
-        for one in PLANTED:
-            if key in one.cells and week >= one.week:
-                seconds *= 1 + one.step
-        if key == LUCKY and week == 21:  # the run before the step
+        for one in self.plants:
+            if key in one.cells:
+                seconds *= 1 + one.level(week)
+        if self.plants is PLANTED and key == LUCKY and week == 21:  # the run before the step
             seconds = 0.965
         if key == ALTERNATING:
             seconds *= rng.choice([1.0, 1.04])
-        return seconds * (1 + NODE_STEP * (BAD_NODE in nodes and week == LAST))
+        for bad in self.nodes:
+            if bad.node in nodes and week in bad.weeks:
+                seconds *= 1 + bad.step
+        return seconds
 
 
 def _record(made: Mapping[str, str], nodes: tuple[str, ...]) -> str:
@@ -260,7 +289,7 @@ def _record(made: Mapping[str, str], nodes: tuple[str, ...]) -> str:
 
 def half_year(seed: int, *, planted: bool) -> HalfYear:
     """Return the runs of a half year."""
-    made = HalfYear(seed, planted)
+    made = HalfYear(seed) if planted else HalfYear(seed, (), ())
     for week in range(WEEKS):
         made.run_week(week)
     return made
@@ -320,7 +349,7 @@ def score(made: HalfYear) -> tuple[Counter[tuple[str, str]], list[str]]:
 
 def followed(seed: int, *, planted: bool) -> HalfYear:
     """Return a half year whose incidents were updated each week."""
-    made = HalfYear(seed, planted)
+    made = HalfYear(seed) if planted else HalfYear(seed, (), ())
     for week in range(WEEKS):
         made.run_week(week)
         made.update_incidents(made.compare(), week)
@@ -358,7 +387,7 @@ def score_incidents(made: HalfYear) -> tuple[dict[str, dict[str, int]], list[Inc
 
 def false_reports(seed: int) -> Counter[str]:
     """Return what is reported each Monday of a half year in which nothing changes."""
-    made, counts, before = HalfYear(seed, False), Counter[str](), set[Series]()
+    made, counts, before = HalfYear(seed, (), ()), Counter[str](), set[Series]()
     for week in range(WEEKS):
         made.run_week(week)
         if week < FEWEST_RUNS:

@@ -232,7 +232,19 @@ def _changed_together(
     from scipy import stats
 
     changed = [run for run in latest if run.direction == direction]
-    weeks = [[run for run in changed if 0 <= run.since - first.since <= WEEK_S] for first in changed]
+
+    def moved_with(first: Evidence) -> list[Evidence]:
+        """Return the cells that moved within a week from this one, and those that lean with their change."""
+        within = [run for run in changed if 0 <= run.since - first.since <= WEEK_S]
+        change = _most_shared([run for run in within if run.is_open])
+        # When a cell that only leans began to do so is not known.
+        return [
+            run
+            for run in changed
+            if run in within or (change and not run.is_open and has_changed(run.job, change))
+        ]
+
+    weeks = [moved_with(first) for first in changed]
     together = max(weeks, key=len, default=[])
     # Cells that moved at another time have another reason.
     every = len(latest) - len(changed) + len(together)
@@ -272,7 +284,7 @@ def _changed_together(
     )
 
 
-def _most_shared(runs: Iterable[Evidence]) -> str | None:
+def _most_shared(runs: Sequence[Evidence]) -> str | None:
     """Return the change, such as `image a → b`, that most cells share; None if no two cells share one."""
     counted = Counter(changed_to(change) for run in runs for change in dict.fromkeys(run.changes))
     most = max(counted, key=lambda key: counted[key], default=None)

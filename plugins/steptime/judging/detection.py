@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import takewhile
 from typing import Literal, Self, get_args
 
 ALPHA = 0.008
@@ -25,6 +26,8 @@ FEWEST_RUNS = 6
 """Fewest runs of a baseline; below this nothing is judged."""
 CONFIRMATION_RUNS = 2
 """Number of runs after a suspicion that confirm or dismiss it."""
+RETURN_ODDS = 20.0
+"""A change ends when its newest runs are this much likelier at the usual level than at the changed one."""
 DETECTED = 0.8
 """Probability that a run slower by the minimum detectable change raises a suspicion."""
 
@@ -114,6 +117,16 @@ class Baseline:
 
         t = _SIGNS[direction] * self.change(runs) / self._error(len(runs))
         return float(special.stdtr(len(self.runs) - 1, -t))
+
+    def is_over(self, change: float, runs: Sequence[float]) -> bool:
+        """Return whether the newest of `runs` (oldest first) are at the level of the baseline again.
+
+        They are if two or more in a row are nearer to it than to the level that differs by `change`, and
+        `RETURN_ODDS` times likelier there.
+        """
+        odds = (change * (change / 2 - (run / self.mean - 1)) / self.deviation**2 for run in reversed(runs))
+        newest = list(takewhile(lambda one: one > 0, odds))
+        return len(newest) >= CONFIRMATION_RUNS and math.fsum(newest) >= math.log(RETURN_ODDS)
 
     def interval(self, confidence: float, *, runs: int | None = None) -> tuple[float, float]:
         """Return the confidence interval (low, high) of the mean of the baseline's runs, by Student's t.
@@ -213,16 +226,20 @@ def judge(before: SeriesState, run: float) -> SeriesState:
     """Return the state of a series after one more run (seconds).
 
     A run that deviates in the other direction ends an open suspicion and raises one of its own. A confirmed
-    change is compared with the baseline before it, until the mean of the last two runs is usual again. If the
-    change is a speed-up, the faster runs become the new baseline once there are `FEWEST_RUNS` of them. If it
-    is a slowdown, its runs are also judged by each other, so that a further one is seen.
+    change is compared with the baseline before it, until the newest runs are clearly there again rather than
+    at the level of the runs that confirmed it (`Baseline.is_over`). If the change is a speed-up, the faster
+    runs become the new baseline once there are `FEWEST_RUNS` of them. If it is a slowdown, its runs are also
+    judged by each other, so that a further one is seen.
     """
     against, since = before.baseline, (*before.since, run)
     if before.is_open and against.direction([run]) in (None, before.direction):
         confirmations = since[1:][-CONFIRMATION_RUNS:]
         if len(confirmations) < CONFIRMATION_RUNS:
             return replace(before, since=since)
-        if against.direction(confirmations) == before.direction:
+        level = against.change(since[1 : 1 + CONFIRMATION_RUNS])
+        if against.direction(confirmations) == before.direction or (
+            before.state == "confirmed" and not against.is_over(level, since[1:])
+        ):
             return _confirmed(before, confirmations, since)
         if before.state == "suspected":
             after = against.with_runs(*map(against.limited, since))

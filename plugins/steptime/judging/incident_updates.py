@@ -239,12 +239,30 @@ def _alike(rest: Sequence[Finding], every: Sequence[Finding]) -> Iterator[tuple[
             one.series for one in every if (one.series["cluster"], one.series["mode"]) == (cluster, mode)
         ]
         while left:
-            within = [one for one in left if _began(one) <= _began(left[0]) + WEEK_S]
+            within = [
+                one
+                for one in left
+                if _began(one) <= _began(left[0]) + WEEK_S and _may_share_a_cause(left[0], one)
+            ]
             moved = {one.series for one in within}
             common = common_property(left[0].series, moved, compared)
             group = [one for one in within if common and common.fits(one.series)] or [left[0]]
             yield group, common.words(moved, compared) if common and len(group) > 1 else ""
             left = [one for one in left if one not in group]
+
+
+def _may_share_a_cause(one: Finding, other: Finding) -> bool:
+    """Return whether a recorded change may have moved both cells; also if nothing is recorded of either."""
+    first, second = (
+        [
+            {changed_to(change) for change in some if is_notable(change)}
+            for some in (found.judgement.changes, found.onset.nearby if found.onset else ())
+        ]
+        for found in (one, other)
+    )
+    if not first[0] and not second[0]:
+        return True
+    return not first[0].isdisjoint(second[0] | second[1]) or not second[0].isdisjoint(first[0] | first[1])
 
 
 def _began(finding: Finding) -> float:
@@ -332,11 +350,12 @@ def _with_current_states(
         if cell.series in known:
             return cell
         latest = next(iter(read_judgements(cell.series)), None)
-        if (
-            latest is None
-            or not stands_out(latest.series_state, incident.direction)
-            or _is_over(cell, latest)
-        ):
+        if latest is not None and not stands_out(latest.series_state, incident.direction):
+            # What a search of all runs finds one week it may miss the next.
+            if incident.state == "confirmed" and _is_still_there(cell, latest):
+                return replace(cell, job_name=latest.run.job_name)
+            return replace(cell, state=_state_at_usual(cell, latest, incident.direction))
+        if latest is None or _is_over(cell, latest):
             return replace(cell, state=_state_at_usual(cell, latest, incident.direction))
         if not _is_newest_step(cell, latest):
             return replace(cell, job_name=latest.run.job_name, state="confirmed")
@@ -354,6 +373,18 @@ def _is_newest_step(cell: IncidentCell, latest: Judgement) -> bool:
     """
     against = latest.series_state.against.mean
     return all(abs(cell.usual_s - against) <= abs(cell.usual_s - one.usual_s) for one in latest.earlier)
+
+
+def _is_still_there(cell: IncidentCell, latest: Judgement) -> bool:
+    """Return whether the newest runs of a cell are at its changed level rather than at the usual one.
+
+    The baseline may have moved along with the level.
+    """
+    against = latest.series_state.against
+    if not against.suffices or cell.state in AT_USUAL:
+        return False
+    usual = replace(against, level=(cell.usual_s,))
+    return not usual.is_over(cell.change, (*against.runs, latest.run.seconds))
 
 
 def _is_over(cell: IncidentCell, latest: Judgement) -> bool:

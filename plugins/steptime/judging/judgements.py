@@ -36,8 +36,6 @@ from steptime.store.run_models import Result, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.writing import RunWriter
 
-STEP_ODDS = 3.0
-"""How many times likelier a jump must make the runs of a confirmed change than a ramp does, to be a step."""
 _LATEST_RUNS = 6
 """Newest runs of a series that a comparison uses: one a week, with its confirmation runs, and some more."""
 
@@ -318,7 +316,7 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
         seconds, changed = [run.seconds for run in runs[begin:end]], records.notable(names[begin:end])
         times = [run.row["submitted_at"] for run in runs[begin:end]]
         ramp = likely_ramp(seconds, times, series_state.direction, changed)
-        if ramp is not None and ramp.log_odds > -math.log(STEP_ODDS):
+        if ramp is not None and ramp.log_odds > 0:
             indexes = (begin + ramp.at, begin + ramp.earliest, begin + ramp.latest)
             return replace(judgement, onset=Onset.of(runs, indexes, weekly=ramp.weekly))
         found = likely_indexes(
@@ -351,29 +349,25 @@ def _began_at(
 def _with_slow_change(judgement: Judgement, runs: Sequence[SeriesRun], records: SeriesRecords) -> Judgement:
     """Add the slow change that ends with the last of these runs: a drift, or a step, which is confirmed.
 
-    A run that is suspected as slower gets no drift, and no step if it is slower than the new level, too.
+    None of a run that is suspected as slower: the confirmation runs decide first what that one is.
     """
+    if (judgement.series_state.state, judgement.series_state.direction) == ("suspected", "slower"):
+        return judgement
     names = [run.job_name for run in runs]
     seconds = [(run.job_name, run.seconds) for run in runs]
     times = [run.row["submitted_at"] for run in runs]
     drift = find_drift(seconds, [names[index] for index in records.changed(names)], times)
     if drift is not None and drift.step is not None:  # reading all records is slow
         drift = find_drift(seconds, [names[index] for index in records.notable(names)], times) or drift
-    is_suspected = (
-        judgement.series_state.state == "suspected" and judgement.series_state.direction == "slower"
-    )
     if drift is None:
         return judgement
     drift = replace(drift, began_at=runs[names.index(drift.since)].row["submitted_at"])
     if drift.step is None:
-        return judgement if is_suspected else replace(judgement, drift=drift)
+        return replace(judgement, drift=drift)
     at, earliest, latest = (len(runs) + index for index in drift.step)
     before, after = (
         tuple(RunSeconds.of(run.job_name, run.seconds) for run in some) for some in (runs[:at], runs[at:])
     )
-    own = Baseline().with_runs(*after[:-1])
-    if is_suspected and own.suffices and own.direction(after[-1:]) == "slower":
-        return judgement
     against = Baseline().with_runs(*before)
     series_state = SeriesState("confirmed", "slower", after, against, judgement.series_state.baseline, after)
     step = replace(judgement, series_state=series_state, drift=drift, placement=None)

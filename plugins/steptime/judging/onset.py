@@ -111,7 +111,9 @@ def likely_ramp(
     A gap between two runs of more than half a ramp could hide a step as well: such ramps are left out.
 
     Steps and ramps of all positions are compared by their marginal likelihood, with normal noise; levels and
-    deviation are integrated out. Ramps may go on until the last run.
+    deviation are integrated out. Both are equally likely at any time, so a step hardly falls between runs of
+    one day. If something changed at some runs, a step is with one of them in half of the cases. Ramps may go
+    on until the last run.
 
     Args:
         seconds: time of each run, oldest first.
@@ -142,18 +144,22 @@ def likely_ramp(
     lengths = at[lasts] - at[firsts]
     ramps, heights = fit(np.clip((at - at[firsts, None]) / lengths[:, None], 0.0, 1.0))
     steps, _ = fit((np.arange(runs) >= np.arange(1, runs)[:, None]) * 1.0)
-    weights = np.array([CHANGE_ODDS if index in changed else 1.0 for index in range(1, runs)])
+    since_last = np.diff(at)
+    has_change = np.isin(np.arange(1, runs), sorted(changed))
+    parts = [part / part.sum() for part in (since_last * ~has_change, has_change * 1.0) if part.any()]
+    with np.errstate(divide="ignore"):
+        places = np.log(since_last[firsts] * since_last[lasts - 1])
+        of_steps = np.logaddexp.reduce(steps + np.log(sum(parts) / len(parts)))
+    ramps += places - np.logaddexp.reduce(places)
     of_ramps = np.logaddexp.reduce(ramps)
     if not np.isfinite(of_ramps):
         return None
-    of_steps = np.logaddexp.reduce(steps + np.log(weights / weights.sum()))
     best = int(np.argmax(ramps))
     of_first = np.bincount(firsts, np.exp(ramps - of_ramps), minlength=runs - 1)
     odds = {index + 1: float(probability) for index, probability in enumerate(of_first)}
     earliest, latest = _credible_range(odds)
     weekly = float(heights[best] * WEEK_S / lengths[best])
-    log_odds = float(of_ramps - math.log(len(ramps)) - of_steps)
-    return Ramp(int(firsts[best]) + 1, earliest, latest, weekly, log_odds)
+    return Ramp(int(firsts[best]) + 1, earliest, latest, weekly, float(of_ramps - of_steps))
 
 
 def _credible_range(odds: Mapping[int, float]) -> tuple[int, int]:

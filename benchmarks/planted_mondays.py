@@ -1,0 +1,313 @@
+"""What people are told on each Monday of half years with changes of many kinds, and which of it is false.
+
+    python benchmarks/planted_mondays.py [--half-years 6] [--first-seed 0]
+
+The cells are those of `planted_changes.py`: a driver, three nodes, an image that is faster, a lucky week, two
+drifts, a save, a slowdown from a scale on, opposite changes, one that is fixed, a second one on top of
+another, and a noisy cell. Prints what became of each, and every sentence that was not true, once.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from planted_changes import (
+    IMAGE,
+    NOISY,
+    SAVE,
+    STARTED_AT,
+    WEEK_S,
+    WEEKS,
+    HalfYear,
+    Key,
+    Planted,
+    PlantedNode,
+    cells,
+    performance,
+)
+from steptime.judging.findings import Comparison, Finding
+from steptime.judging.incidents import ACTIVE, Incident
+
+BLACKWELL = tuple(key for key, series in cells().items() if series["cluster"] == "blackwell")
+HOPPER = tuple(key for key, series in cells().items() if series["cluster"] == "hopper")
+OF_8B = tuple(key for key in HOPPER if key[0] == "8b")
+BOTH = ("bf16", "fp8")
+PLANTS = (
+    Planted("driver, all 14 cells of a cluster +4 %", BLACKWELL, 16, 0.04, ("driver", "590"), "driver"),
+    Planted("image, 12 cells of one size 6 % faster", OF_8B, 14, -0.06, ("image", IMAGE), "image"),
+    Planted(
+        "lucky week, 4 cells -4 %",
+        tuple(performance("56b", gpus, "bf16") for gpus in (32, 64, 128, 256)),
+        *(18, -0.04),
+        until=19,
+    ),
+    Planted(
+        "drift of 1 % a week for 8 weeks, a harmless variable in its second",
+        (performance("15b", 32, "bf16"),),
+        *(14, 0.08),
+        drifts=8,
+    ),
+    Planted("harmless variable", (), 15, 0.0, ("NCCL_ALGO", "Ring"), set_in=HOPPER),
+    Planted("drift of 0.5 % a week for 12 weeks", (performance("15b", 64, "bf16"),), 12, 0.06, drifts=12),
+    Planted("checkpoint save +25 %, nothing recorded", (SAVE,), 17, 0.25),
+    Planted(
+        "+6 % from 512 GPUs on, nothing recorded",
+        tuple(performance("70b", gpus, dtype) for gpus in (512, 768) for dtype in BOTH),
+        *(19, 0.06),
+    ),
+    Planted(
+        "a variable, 3 cells +5 %",
+        tuple(performance("15b", gpus, "fp8") for gpus in (16, 32, 64)),
+        *(21, 0.05, ("NVTE_FP8_DPA_BWD", "0"), "NVTE_FP8_DPA_BWD"),
+    ),
+    Planted(
+        "at the same time another, 3 cells 5 % faster",
+        tuple(performance("70b", gpus, "fp8") for gpus in (64, 128, 256)),
+        *(21, -0.05, ("NVTE_FLASH_ATTN", "0"), "NVTE_FLASH_ATTN"),
+    ),
+    Planted(
+        "a variable, 3 cells +5 % for 4 weeks",
+        tuple(performance("70b", gpus, "bf16") for gpus in (64, 128, 256)),
+        *(11, 0.05, ("NCCL_IB_QPS", "4"), "NCCL_IB_QPS"),
+        until=15,
+    ),
+    Planted(
+        "+5 % by a variable …", (performance("56b", 128, "fp8"),), 10, 0.05, ("NCCL_P2P", "1"), "NCCL_P2P"
+    ),
+    Planted(
+        "… and +4 % on top by another",
+        (performance("56b", 128, "fp8"),),
+        *(20, 0.04, ("NCCL_NVLS", "0"), "NCCL_NVLS"),
+    ),
+    Planted("+5 % in a cell with 8 % noise", (NOISY[0],), 12, 0.05),
+)
+NODES = (
+    PlantedNode("hopper021", range(20, 22), 0.05),
+    PlantedNode("hopper055", range(24, 26), 0.07),
+    PlantedNode("blackwell033", range(22, 26), 0.03),
+)
+LAG = 2
+"""Weeks for which people are still told of what is over."""
+
+
+@dataclass
+class Told:
+    """What became of one planted change: the first true sentence of each kind, by week."""
+
+    named: int | None = None
+    dated: bool = False
+    caused: bool = False
+    sizes: list[float] = field(default_factory=list)
+    closed: int | None = None
+    cells: set[Key] = field(default_factory=set)
+
+
+class Diary:
+    """A half year with what was told on each Monday."""
+
+    def __init__(self, seed: int) -> None:
+        self.made = HalfYear(seed, PLANTS, NODES)
+        self.keys = {series: key for key, series in cells().items()}
+        self.false: dict[tuple[str, object], str] = {}
+        self.told: dict[str, Told] = defaultdict(Told)
+        self.closed: set[int] = set()
+
+    def write(self) -> None:
+        """Run all weeks, and check what is told on each Monday."""
+        for week in range(WEEKS):
+            self.made.run_week(week)
+            found = self.made.compare()
+            self.made.update_incidents(found, week)
+            if week < 7:
+                continue
+            self._check_rows(found, week)
+            for incident in self.made.incidents:
+                if incident.state in ACTIVE or incident.id not in self.closed:
+                    self._check_incident(incident, week)
+                if incident.state not in ACTIVE:
+                    self.closed.add(incident.id or 0)
+
+    def _plants(self, key: Key, week: int) -> list[Planted]:
+        """Return what slows or speeds a cell in a week, or did so until shortly before."""
+        return [one for one in PLANTS if key in one.cells and one.week <= week < one.until + LAG]
+
+    def _nodes(self, key: Key, week: int) -> list[PlantedNode]:
+        """Return the bad nodes that a run of the cell used when they were bad, up to this week."""
+        return [
+            bad
+            for bad in NODES
+            if any(
+                bad.node in run.row["nodes"].split(", ")
+                and self.made.weeks[run.job_name] in bad.weeks
+                and self.made.weeks[run.job_name] <= week
+                for run in self.made.runs[key]
+            )
+            and week < bad.weeks.stop + LAG
+        ]
+
+    def _say(self, kind: str, whom: object, week: int, sentence: str) -> None:
+        self.false.setdefault((kind, whom), f"week {week}, {kind}: {sentence}")
+
+    def _check_rows(self, found: Comparison, week: int) -> None:
+        for finding, row in zip(found.findings, found.rows, strict=True):
+            key = self.keys[finding.series]
+            if not (finding.changed or finding.drift or row["cause"]):
+                continue
+            plants, nodes = self._plants(key, week), self._nodes(key, week)
+            sign = -1 if finding.verdict == "faster" else 1
+            same = [one for one in plants if one.step * sign > 0]
+            sentence = f"{row['cell']} {row['verdict']}, {row['series_state']}, {finding.evidence}"
+            if (finding.changed or finding.drift) and not same and not (nodes and sign > 0):
+                # Back at its level after a planted speed-up or slowdown is a change, too.
+                if not any(one.until <= week for one in PLANTS if key in one.cells):
+                    self._say("nothing changed", key, week, sentence)
+                continue
+            if row["cause"]:
+                true = [one.cause for one in plants if one.cause] + [f"node {bad.node}" for bad in nodes]
+                if not any(cause in row["cause"] for cause in true):
+                    self._say("wrong cause", (key, row["cause"]), week, f"{row['cell']}: {row['cause']}")
+            if finding.onset and same and not nodes and finding.series_state.state == "confirmed":
+                self._check_onset(finding, same, week, sentence)
+
+    def _check_onset(self, finding: Finding, plants: list[Planted], week: int, sentence: str) -> None:
+        key, onset = self.keys[finding.series], finding.onset
+        assert onset
+        drifts = any(one.drifts for one in plants)
+        if onset.weekly is not None and not drifts:
+            self._say("a step called a drift", (key, onset.weekly > 0), week, sentence)
+        elif onset.weekly is None and drifts and week >= 3 + min(one.week for one in plants):
+            self._say("a drift called a step", key, week, sentence)
+        elif onset.weekly is None and not any(
+            self._began(one, onset.earliest, onset.latest) for one in plants
+        ):
+            self._say("wrong date", key, week, sentence + f" {onset.words}")
+
+    def _began(self, plant: Planted | PlantedNode, earliest: float, latest: float) -> bool:
+        """Return whether a change began in this range, give or take a week."""
+        first = plant.week if isinstance(plant, Planted) else plant.weeks.start
+        began = STARTED_AT + first * WEEK_S
+        last = began + (plant.drifts - 1 if isinstance(plant, Planted) and plant.drifts else 0) * WEEK_S
+        return earliest - WEEK_S <= last and began <= latest + WEEK_S
+
+    def _check_incident(self, incident: Incident, week: int) -> None:
+        sign = -1 if incident.direction == "faster" else 1
+        keys = [self.keys[cell.series] for cell in incident.cells]
+        about: list[Planted | PlantedNode] = [
+            one for one in PLANTS if one.step * sign > 0 and one.week <= week and set(keys) & set(one.cells)
+        ]
+        if sign > 0:
+            about += [bad for key in keys for bad in self._nodes(key, week + 2) if bad.weeks.start <= week]
+        sentence = f"{incident.state}: {incident.title} ({len(incident.cells)} cells)"
+        if not about:
+            if self.made.confirmed.get(incident.id or 0) is not None:
+                self._say("incident about nothing", incident.id, week, sentence)
+            return
+        if self.made.confirmed.get(incident.id or 0) is None:
+            return
+        right = [one for one in about if self._began(one, incident.earliest, incident.latest)]
+        if not right:
+            self._say("wrong date of an incident", incident.id, week, sentence)
+        named = [
+            one
+            for one in right
+            if (
+                one.node in incident.subject
+                if isinstance(one, PlantedNode)
+                else one.cause and one.cause in incident.subject
+            )
+        ]
+        drifting = any(isinstance(one, Planted) and one.drifts for one in right)
+        if incident.subject and not named and right:
+            is_title = " cells of " in incident.subject
+            is_drift = incident.subject.startswith("drifts")
+            if is_drift and not drifting:
+                self._say("incident: a step called a drift", incident.id, week, sentence)
+            elif not is_title and not is_drift:
+                self._say("wrong cause of an incident", incident.id, week, sentence)
+        if incident.state in ("fixed", "ended", "new level", "dismissed"):
+            still = [
+                key
+                for key in keys
+                if any(isinstance(one, Planted) and key in one.cells and one.level(week) for one in right)
+                or any(isinstance(one, PlantedNode) and week in one.weeks for one in right)
+            ]
+            if right and 2 * len(still) > len(keys) and incident.state != "new level":
+                self._say("closed, but it is still there", incident.id, week, sentence)
+            if right and not still and incident.state == "new level":
+                self._say("new level, but it is over", incident.id, week, sentence)
+        for one in right:
+            self._note(one, incident, named, week)
+
+    def _note(
+        self, plant: Planted | PlantedNode, incident: Incident, named: Collection[object], week: int
+    ) -> None:
+        name = plant.name if isinstance(plant, Planted) else _node_name(plant)
+        if isinstance(plant, PlantedNode) and plant not in named:
+            return
+        told = self.told[name]
+        first = plant.week if isinstance(plant, Planted) else plant.weeks.start
+        if told.named is None:
+            told.named = week - first
+        told.dated = True
+        told.caused |= plant in named
+        told.cells |= {self.keys[cell.series] for cell in incident.cells}
+        told.sizes.append(incident.change)
+        over = plant.until if isinstance(plant, Planted) else plant.weeks.stop
+        if incident.state not in ACTIVE and week >= over:
+            told.closed = week - over
+
+
+def _node_name(bad: PlantedNode) -> str:
+    return f"node {bad.node}, +{100 * bad.step:.0f} %, {len(bad.weeks)} weeks"
+
+
+def main() -> int:
+    """Print the table and the false sentences."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--half-years", type=int, default=6)
+    parser.add_argument("--first-seed", type=int, default=0)
+    asked = parser.parse_args()
+    diaries = []
+    for seed in range(asked.first_seed, asked.first_seed + asked.half_years):
+        diary = Diary(seed)
+        diary.write()
+        diaries.append(diary)
+        for sentence in diary.false.values():
+            print(f"seed {seed}, {sentence}", flush=True)
+    for line in table(diaries):
+        print(line)
+    return 0
+
+
+def table(diaries: list[Diary]) -> Iterator[str]:
+    """Yield the lines of a table of planted against told changes."""
+    yield "\n| planted | named | weeks until then | cause | cells | size | closed |"
+    yield "|---|---|---|---|---|---|---|"
+    names = [one.name for one in PLANTS if one.cells] + [
+        f"node {n.node}, +{100 * n.step:.0f} %" for n in NODES
+    ]
+    for name in names:
+        told = [diary.told[name] for diary in diaries]
+        seen = [one for one in told if one.named is not None]
+        planted = {key for plant in PLANTS if plant.name == name for key in plant.cells}
+        cells_told = [len(one.cells & planted if planted else one.cells) for one in seen]
+        parts = [
+            f"{len(seen)} of {len(told)}",
+            ", ".join(str(one.named) for one in seen),
+            str(sum(one.caused for one in seen)),
+            ", ".join(map(str, cells_told)),
+            ", ".join(f"{100 * max(one.sizes, key=abs):.1f}" for one in seen),
+            ", ".join(str(one.closed) for one in seen if one.closed is not None),
+        ]
+        yield f"| {name} | {' | '.join(parts)} |"
+    kinds: dict[str, int] = defaultdict(int)
+    for diary in diaries:
+        for kind, _ in diary.false:
+            kinds[kind] += 1
+    yield f"\nfalse sentences in {len(diaries)} half years: {sum(kinds.values())}: {dict(kinds)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
