@@ -114,6 +114,23 @@ def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks: Store)
         assert found.sentence.startswith("1 cell: 0 slower, 0 faster, 1 unchanged")
 
 
+@pytest.mark.long
+def test_a_cell_that_failed_in_the_weeks_before_fails_for_the_third_week(
+    weeks: Store, make_result: MakeResult
+) -> None:
+    for week in (0, 1, 2, 4):
+        stored.write(weeks, run(make_result, 8, week, cause=MEMORY))
+
+    found = compare_since(weeks, NOW - WEEK_S).completeness
+
+    assert found is not None
+    assert f"tiny·fp32·8 failed: {MEMORY}; it fails for the third week" in found.remarks
+    series = Series.from_run(run(make_result, 8, 0).run)
+    missing = find_missing(weeks, series, NOW)
+    assert missing is not None
+    assert missing.sentence == f"failed 4 times, the newest: {MEMORY}; it fails for the third week"
+
+
 def test_a_job_that_left_no_log_has_failed(
     weeks: Store, make_result: MakeResult, ledger_job: Callable[..., LedgerJob]
 ) -> None:

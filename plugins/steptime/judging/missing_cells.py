@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from itertools import count, pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +41,7 @@ _UNUSUAL_DEVIATION = 1.5
 """Least relative deviation of an alternating cell, as a multiple of the median over all cells."""
 _NAMED = 4
 """Most cells with one cause that the line names."""
+_ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class MissingCell:
     """Job name of its newest run, valid or not; None if it never ran, or if its newest job left no run."""
     last_ran: float | None
     """Unix time at which its newest run was submitted, or its newest job created; None if it never ran."""
+    weeks: int = 1
+    """In how many weeks in a row it has failed, the newest included."""
 
     @property
     def sentence(self) -> str:
@@ -63,9 +66,16 @@ class MissingCell:
         if not self.attempts:
             last = "it has never run" if self.last_ran is None else f"it ran last on {_day(self.last_ran)}"
             return f"did not run: {self.cause}; {last}"
-        if self.attempts == 1:
-            return f"failed: {self.cause}"
-        return f"failed {self.attempts} times, the newest: {self.cause}"
+        times = "" if self.attempts == 1 else f" {self.attempts} times, the newest"
+        return f"failed{times}: {self.cause}{self._for_weeks}"
+
+    @property
+    def _for_weeks(self) -> str:
+        if self.weeks == 1:
+            return ""
+        if self.weeks > len(_ORDINALS):
+            return f"; it fails for {self.weeks} weeks"
+        return f"; it fails for the {_ORDINALS[self.weeks - 1]} week"
 
 
 @dataclass(frozen=True)
@@ -233,9 +243,9 @@ def completeness(
         judged=len(judged) - insufficient,
         insufficient_history=insufficient,
         without_a_number=without_a_number,
-        failed=(*(_failed(series, rows, causes) for series, rows in failed), *without_log),
+        failed=(*(_failed(series, rows, causes, earlier) for series, rows in failed), *without_log),
         not_run=tuple(not_run),
-        failed_since=tuple(_failed(series, rows, causes) for series, rows in failed_since),
+        failed_since=tuple(_failed(series, rows, causes, {}) for series, rows in failed_since),
         too_noisy=tuple(
             series for series, one in judged.items() if _too_noisy(one) and series not in alternating
         ),
@@ -253,7 +263,7 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
     since = now - WEEK_S
     rows = store.results(include_rejected=True, **series.key)
     if rejected := _newest_rejected(rows):
-        return _failed(series, rejected, rejection_causes(store, rejected[:1]))
+        return _failed(series, rejected, rejection_causes(store, rejected[:1]), {})
     sweep = rows[0]["sweep"] if rows else None
     if sweep is None or rows[0]["submitted_at"] >= since:
         return None
@@ -389,10 +399,17 @@ def _newest_rejected(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def _failed(series: Series, rejected: Sequence[Row], causes: Mapping[str, str]) -> MissingCell:
-    newest = rejected[0]
+def _failed(
+    series: Series,
+    rejected: Sequence[Row],
+    causes: Mapping[str, str],
+    earlier: Mapping[Series, Sequence[Row]],
+) -> MissingCell:
+    newest, before = rejected[0], _newest_rejected(earlier.get(series, ()))
     cause = causes.get(newest["job_name"]) or newest["reason"] or "no reason is recorded"
-    return MissingCell(series, cause, len(rejected), newest["job_name"], newest["submitted_at"])
+    ages = {round((newest["submitted_at"] - row["submitted_at"]) / WEEK_S) for row in (*rejected, *before)}
+    weeks = next(week for week in count() if week not in ages)
+    return MissingCell(series, cause, len(rejected), newest["job_name"], newest["submitted_at"], weeks)
 
 
 def _lost(series: Series, jobs: Sequence[Row]) -> MissingCell:
