@@ -22,6 +22,7 @@ from steptime.store.run_queries import Store
 from steptime.store.schema import accepted_levels, is_valid, judgements, own_columns, records, runs
 
 Key = Mapping[str, Any]
+YEAR_S = 365 * 86_400.0
 
 
 @cache
@@ -120,21 +121,22 @@ def latest_rows_with_judgements(store: Store, since: float, limit: int) -> list[
     """
 
     with read_connection(store.url) as connection:
-        latest = _latest_of_each_series(store, limit)
-        query = _with_judgements().where(runs.c.id.in_(latest), runs.c.submitted_at >= since)
+        query = _with_judgements().where(runs.c.id.in_(_latest_of_each_series(store, limit, since)))
         return list(dicts(connection.execute(query)))
 
 
 def latest_numbers(store: Store, limit: int) -> dict[tuple[Any, ...], list[dict[str, float | None]]]:
     """Return the step and checkpoint times of the newest `limit` valid runs of each series, oldest run first.
 
+    Only runs of the year before the newest run of the store are looked at, so this takes no longer each year.
     The keys are the values of `series_columns()`; each run has seconds or None by column.
     """
     series = series_columns()
     checkpoints = ("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s")
     numbers = ("steady_step_time_s", "step_time_mean_s", *checkpoints)
     query = select(*(runs.c[name] for name in (*series, *numbers)))
-    query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit)))
+    since = select(func.max(runs.c.submitted_at) - YEAR_S).scalar_subquery()
+    query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit, since)))
     by_series: dict[tuple[Any, ...], list[dict[str, float | None]]] = {}
     with read_connection(store.url) as connection:
         for row in connection.execute(query.order_by(runs.c.submitted_at, runs.c.id)):
@@ -198,13 +200,19 @@ def newest_of_each(store: Store) -> list[dict[str, Any]]:
         return list(dicts(connection.execute(query.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()))))
 
 
-def _latest_of_each_series(store: Store, limit: int) -> Select[tuple[int]]:
-    """Select the ids of the newest valid runs of each series that the store's user may read."""
+def _latest_of_each_series(store: Store, limit: int, since: Any = None) -> Select[tuple[int]]:
+    """Select the ids of the newest valid runs of each series that the store's user may read.
+
+    With `since` (Unix time), only of those submitted at or after it: older runs are not looked at.
+    """
     latest_first = func.row_number().over(
         partition_by=[runs.c[name] for name in series_columns()],
         order_by=(runs.c.submitted_at.desc(), runs.c.id.desc()),
     )
-    ranked = store.readable(select(runs.c.id, latest_first.label("rank")).where(is_valid)).subquery()
+    valid = select(runs.c.id, latest_first.label("rank")).where(is_valid)
+    if since is not None:
+        valid = valid.where(runs.c.submitted_at >= since)
+    ranked = store.readable(valid).subquery()
     return select(ranked.c.id).where(ranked.c.rank <= limit)
 
 
