@@ -19,8 +19,17 @@ def since_when(text: str, now: float, option: str = "--since") -> float:
 
     A date without a time zone is local. Raises UserError, which names the option, for any other text.
     """
-    if (age := age_s(text)) is not None:
-        return now - age
+    age = age_s(text)
+    return _date(text, option) if age is None else now - age
+
+
+def until_when(text: str, now: float, option: str = "--until") -> float:
+    """Parse the value of an option as Unix time: a duration such as `7d` after `now`, or an ISO date."""
+    age = age_s(text)
+    return _date(text, option) if age is None else now + age
+
+
+def _date(text: str, option: str) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -14,7 +15,15 @@ from steptime.cli import app
 from steptime.errors import UserError
 from steptime.judging.comparison import compare_since
 from steptime.judging.incident_updates import update_incidents
-from steptime.judging.incidents import Incident, accept, comment, incident, incidents, mark_notified
+from steptime.judging.incidents import (
+    Incident,
+    accept,
+    comment,
+    incident,
+    incidents,
+    mark_notified,
+    silence,
+)
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
@@ -216,11 +225,35 @@ def test_a_cell_that_joins_later_joins_the_same_incident(store: Store, week: Wee
 
 def test_two_incidents_of_one_family_become_one(store: Store, week: Week) -> None:
     usual_runs(week, [1, 2, 4])
-    opened = [*week({1: 1.06, 2: 1.0}, **RING), *week({2: 1.06}, **RING)]
+    opened = [*week({1: 1.06}, **RING), *week({2: 1.06}, **RING)]
     [found] = incidents(store)
     assert (found.kind, found.id) == ("family", opened[0].id)
     assert [cell.series["gpus"] for cell in found.cells] == [1, 2]
     assert found.judged_cells == 3
+
+
+def test_a_cell_without_the_recorded_change_of_another_is_an_incident_of_its_own(
+    store: Store, week: Week
+) -> None:
+    usual_runs(week, [1, 2, 4])
+    week({1: 1.06}, **RING)
+    week({2: 1.06})
+    assert [(one.kind, one.subject) for one in incidents(store)] == [
+        ("cell", "NCCL_ALGO none → Ring"),
+        ("cell", ""),
+    ]
+
+
+def test_a_small_slowdown_is_fixed_only_when_its_runs_are_as_before(store: Store, week: Week) -> None:
+    """The mean of two runs at such a level is often within the limits of a usual one."""
+    usual_runs(week, [2])
+    for level in (1.03, 1.03, 1.03, 1.004, 1.026, 1.004):
+        week({2: level})
+    [found] = incidents(store)
+    assert found.state == "confirmed"
+    for level in (1.001, 0.999):
+        week({2: level})
+    assert [one.state for one in incidents(store, closed_since=START)] == ["fixed"]
 
 
 def test_some_cells_of_an_incident_return_before_the_others(store: Store, week: Week) -> None:
@@ -374,3 +407,50 @@ def test_a_node_is_confirmed_by_usual_runs_elsewhere_and_fixed_by_usual_runs_on_
     [closed] = incidents(store, closed_since=START)
     assert (closed.id, closed.state) == (named.id, "fixed")
     assert "5.9 % slower since 2001-09-16, node bad" in closed.title
+
+
+def test_a_silenced_incident_counts_apart_and_comes_back_by_itself(
+    store: Store, week: Week, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual_runs(week, [2, 4])
+    [opened] = week({2: 1.06, 4: 1.0})
+    assert told(store, [opened]) == ["open"]
+    assert opened.id is not None
+    now = START + 8 * DAY_S
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    with pytest.raises(UserError, match="2001-09-16 is past: silence the incident until a later time"):
+        silence(store, opened.id, until=START + 7 * DAY_S, note="known", author="ada")
+    silenced = silence(store, opened.id, until=START + 9.5 * DAY_S, note="ticket 4711", author="ada")
+    assert (silenced.silence, silenced.note) == ("silenced until 2001-09-18 by ada", "ticket 4711")
+    assert week({2: 1.06, 4: 1.06}) != [], "the other cell is news"
+    news = week({2: 1.06, 4: 1.0})
+    assert [one.cells[0].series["gpus"] for one in news] == [4], "its confirmation is none"
+    found = compare_since(store, START)
+    assert found.sentence.startswith("2 cells: 0 slower, 0 faster, 1 unchanged, 1 silenced until 2001-09-18")
+    assert not found.confirmed_slower
+    assert [row["silenced_until"] for row in found.rows] == [START + 9.5 * DAY_S, None]
+    assert [one.silence for one in incidents(store)][-1] == "silenced until 2001-09-18 by ada"
+
+    now = START + 10 * DAY_S
+    assert told(store, week({2: 1.06, 4: 1.0})) == ["confirmed"], "it is news once more"
+    found = compare_since(store, START)
+    assert found.sentence.startswith("2 cells: 1 slower, 0 faster, 1 unchanged")
+    assert found.confirmed_slower
+
+
+def test_a_further_slowdown_on_top_of_a_silenced_one_counts(store: Store, week: Week) -> None:
+    usual_runs(week, [2])
+    for _ in range(8):
+        opened = week({2: 1.06})
+    [first] = incidents(store)
+    assert first.id is not None
+    assert opened == [first]
+    silence(store, first.id, until=time.time() + DAY_S, note="known", author="ada")
+    assert compare_since(store, START).sentence.startswith("1 cell: 0 slower")
+
+    for _ in range(3):
+        week({2: 1.13})
+
+    assert compare_since(store, START).sentence.startswith("1 cell: 1 slower")
+    assert {one.silence[:14] for one in incidents(store)} == {"", "silenced until"}

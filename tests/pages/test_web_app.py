@@ -643,7 +643,7 @@ async def test_incidents_are_shown_with_their_cells_and_accept_a_note(
 async def test_an_incident_is_accepted_with_the_level_of_its_cells(
     pages: FastAPI, store: Store, incident_id: int
 ) -> None:
-    asked = {"note": "a new driver", "accept": True}
+    asked = {"note": "a new driver", "action": "accept"}
     assert (await post(pages, f"/api/incidents/{incident_id}", json=asked)).json()["state"] == "accepted"
     assert accepted(store, "week-7") == "a new driver (somebody)"
     again = await post(pages, f"/api/incidents/{incident_id}", json=asked)
@@ -653,11 +653,31 @@ async def test_an_incident_is_accepted_with_the_level_of_its_cells(
     )
 
 
+async def test_an_incident_is_silenced_until_a_day_and_counts_apart_until_then(
+    pages: FastAPI, incident_id: int
+) -> None:
+    path, until = f"/api/incidents/{incident_id}", time.time() + 90 * 86_400
+    asked = {"note": "ticket 4711", "action": "silence", "until": until}
+    assert (await post(pages, path, json=asked | {"until": 1e9})).status_code == 422, "it is past"
+    assert (await post(pages, path, json=asked)).json()["state"] == "open"
+    [found] = (await get(pages, "/api/incidents?since=0")).json()["incidents"]
+    day = f"{datetime.fromtimestamp(until).astimezone():%Y-%m-%d}"
+    assert (found["silence"], found["note"]) == (f"silenced until {day} by somebody", "ticket 4711")
+    compared = (await get(pages, "/api/comparison?since=0")).json()
+    assert f"0 slower, 0 faster, 0 unchanged, 1 silenced until {day}" in compared["sentence"]
+
+    ended = await post(pages, path, json={"note": "it is replaced", "action": "end silence"})
+    assert ended.json()["state"] == "open"
+    assert "1 slower" in (await get(pages, "/api/comparison?since=0")).json()["sentence"]
+    again = await post(pages, path, json={"note": "once more", "action": "end silence"})
+    assert (again.status_code, again.json()["detail"]) == (422, f"incident {incident_id} is not silenced.")
+
+
 @pytest.mark.long
 async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by_those_who_may_read_them(
     pages: FastAPI, store: Store, incident_id: int, auth_manager: AuthManager
 ) -> None:
-    path, asked = f"/api/incidents/{incident_id}", {"note": "why", "accept": True}
+    path, asked = f"/api/incidents/{incident_id}", {"note": "why", "action": "accept"}
     assert (await post(pages, path, json={"note": " "})).status_code == 422
     assert (await post(pages, path, json=asked, headers={"Sec-Fetch-Site": "cross-site"})).status_code == 403
     auth_manager.editable.clear()
@@ -668,9 +688,9 @@ async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by
     assert accepted(store, "week-7") == ""
 
 
-@pytest.mark.parametrize("accept", [False, True])
+@pytest.mark.parametrize("action", ["note", "accept", "silence"])
 async def test_an_incident_with_cells_that_a_user_may_not_see_is_not_changed_by_that_user(
-    pages: FastAPI, store: Store, incident_id: int, accept: bool
+    pages: FastAPI, store: Store, incident_id: int, action: str
 ) -> None:
     """Accepting would also close it for users who see the other cells."""
     [cell] = incident(store, incident_id).cells
@@ -678,7 +698,7 @@ async def test_an_incident_with_cells_that_a_user_may_not_see_is_not_changed_by_
     with write_transaction(store.url) as connection:
         incident_queries.write(connection, incident_id, {"cells": cells})
 
-    answer = await post(pages, f"/api/incidents/{incident_id}", json={"note": "why", "accept": accept})
+    answer = await post(pages, f"/api/incidents/{incident_id}", json={"note": "why", "action": action})
 
     assert answer.status_code == 403
     [found] = (await get(pages, "/api/incidents?since=0")).json()["incidents"]

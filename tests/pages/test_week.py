@@ -186,6 +186,31 @@ def test_a_note_is_written_on_an_incident(page: Page) -> None:
     expect(card.locator(".note")).to_contain_text("ticket 4711 (")
 
 
+def test_a_known_incident_is_silenced_until_a_day_and_counts_apart(page: Page) -> None:
+    frame = opened(page, NAVIGATION)
+    cards = frame.locator("[data-incident]:visible")
+    title = cards.first.get_by_role("heading").text_content()
+    assert title
+    card = frame.locator("[data-incident]").filter(has_text=title)
+    day = time.strftime("%Y-%m-%d", time.localtime(time.time() + 10 * 86_400))
+    card.get_by_role("button", name="Silence").click()
+    card.get_by_label("Until").fill(day)
+    card.get_by_label("Note").fill("ticket 4711")
+    card.get_by_role("button", name="Silence", exact=True).click()
+    expect(frame.locator("#summary")).to_contain_text(f" silenced until {day}")
+    expect(card).not_to_be_visible()
+    frame.get_by_text("1 silenced incident").click()
+    expect(card.locator(".badge")).to_contain_text(f", silenced until {day} by ")
+    expect(card.locator(".note")).to_contain_text("ticket 4711 (")
+    expect(frame.locator("tr[data-cell] .judged").filter(has_text="silenced")).not_to_have_count(0)
+
+    card.get_by_role("button", name="End the silence").click()
+    card.get_by_label("Note").fill("it is replaced")
+    card.get_by_role("button", name="End the silence", exact=True).click()
+    expect(frame.locator("#summary")).not_to_contain_text("silenced")
+    expect(card).to_be_visible()
+
+
 def test_incidents_that_have_no_room_are_behind_a_line_as_cards(page: Page) -> None:
     def answer(route: Route) -> None:
         found = route.fetch().json()

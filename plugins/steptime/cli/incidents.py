@@ -5,12 +5,20 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.ages import since_when
+from steptime.ages import since_when, until_when
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.selecting import require_results
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
-from steptime.judging.incidents import Incident, accept, comment, incident, incidents
+from steptime.judging.incidents import (
+    Incident,
+    accept,
+    comment,
+    end_silence,
+    incident,
+    incidents,
+    silence,
+)
 from steptime.process_identity import user_name
 from steptime.store.run_queries import Store
 
@@ -22,6 +30,8 @@ steptime incidents
 steptime incidents --since 30d --format json
 
 steptime incidents accept 12 --note "NeMo 2.8 checks gradients"
+
+steptime incidents silence 12 --until 14d --note "ticket 4711: the switch is being replaced"
 
 steptime incidents note 12 "ticket 4711: the switch is being replaced"
 """
@@ -53,7 +63,7 @@ def list_incidents(
         return
     if output_format is Format.TABLE:
         show(
-            [{"id": entry.id, "state": entry.state, "incident": entry.title} for entry in listed],
+            [{"id": entry.id, "state": _told(entry), "incident": entry.title} for entry in listed],
             output_format,
             called="",
         )
@@ -70,6 +80,8 @@ def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPT
     shown = incident(_store("show"), number)
     if output_format is Format.TABLE:
         typer.echo(shown.sentence)
+        if shown.silence:
+            typer.echo(f"{shown.silence.capitalize()}.")
         if shown.note:
             typer.echo(f"Note of {shown.noted_by}: {shown.note}")
     cells = [
@@ -100,6 +112,34 @@ def accept_incident(
     typer.echo(f"accepted: {accepted.title}")
 
 
+@group.command("silence")
+def silence_incident(
+    number: NUMBER,
+    *,
+    until: Annotated[
+        str, typer.Option(help="How long: 12h, 14d, or a date as 2026-12-03; `now` ends the silence.")
+    ],
+    note: Annotated[str, typer.Option(help="The reason, for people who look at it later.")] = "",
+) -> None:
+    """Let a known incident count apart until a time, without notifications; afterwards it counts again.
+
+    Its cells are still judged and shown. The store keeps who silenced it and the reason, which replaces an
+    earlier note.
+    """
+    store = _store("silence")
+    if until == "now":
+        typer.echo(f"counts again: {end_silence(store, number).title}")
+        return
+    silenced = silence(
+        store,
+        number,
+        until=until_when(until, time.time()),
+        note=_written(note, "--note"),
+        author=user_name(),
+    )
+    typer.echo(f"{silenced.silence}: {silenced.title}")
+
+
 @group.command("note")
 def note_incident(
     number: NUMBER, text: Annotated[str, typer.Argument(help="What others should know; replaces the note.")]
@@ -121,6 +161,10 @@ def _written(text: str, what: str) -> str:
     return text.strip()
 
 
+def _told(listed: Incident) -> str:
+    return ", ".join(filter(None, (listed.state, listed.silence)))
+
+
 def _row(listed: Incident) -> dict[str, Any]:
     return {
         "id": listed.id,
@@ -132,4 +176,6 @@ def _row(listed: Incident) -> dict[str, Any]:
         "cluster": listed.cluster,
         "kind": listed.kind,
         "note": listed.note,
+        "silenced_until": listed.silenced_until if listed.is_silenced() else None,
+        "silenced_by": listed.silenced_by if listed.is_silenced() else None,
     }

@@ -22,7 +22,7 @@ from steptime.judging.detection import (
     SeriesState,
 )
 from steptime.judging.findings import Comparison, Finding, rank_findings
-from steptime.judging.incidents import NEW_LEVEL, incidents
+from steptime.judging.incidents import NEW_LEVEL, incidents, silenced_cells
 from steptime.judging.judgements import (
     judgements_since,
     newest_judgement,
@@ -294,9 +294,12 @@ def compare_stored(store: Store, cells: Mapping[Series, Sequence[Judgement]]) ->
     """Compare series of a store by the newest judgement of each; `cells` has them newest first."""
     newest = [(series, judgements[0]) for series, judgements in cells.items() if judgements]
     until = max((judgement.run.row["submitted_at"] for _, judgement in newest), default=0.0)
-    return compare_judgements(
+    found = compare_judgements(
         cells, record_reader(store), read_q_values(store, newest), read_node_runs(store, until)
     )
+    silenced = silenced_cells(store, dict(newest))
+    findings = (replace(one, silenced_until=silenced.get(one.series)) for one in found.findings)
+    return replace(found, findings=rank_findings(findings))
 
 
 def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> SeriesState:

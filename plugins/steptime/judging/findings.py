@@ -35,6 +35,9 @@ class Finding:
     """The command for the runs that confirm or dismiss a suspicion; None if nothing is suspected, or if the
     current recipes would no longer give the run."""
 
+    silenced_until: float | None = None
+    """Unix time until which the incident of its change is silenced; None if it is not."""
+
     @property
     def run(self) -> SeriesRun:
         """The judged run."""
@@ -79,6 +82,11 @@ class Finding:
     def changed(self) -> bool:
         """Whether the series is reported as slower or faster."""
         return self.verdict in ("slower", "faster")
+
+    @property
+    def is_silenced(self) -> bool:
+        """Whether the series is reported as slower or faster, but counts apart: its incident is silenced."""
+        return self.changed and self.silenced_until is not None
 
     @property
     def since(self) -> float | None:
@@ -180,8 +188,11 @@ class Comparison:
 
     @property
     def confirmed_slower(self) -> bool:
-        """Whether any series is confirmed as slower."""
-        return any(one.verdict == "slower" and one.series_state.state == "confirmed" for one in self.findings)
+        """Whether any series is confirmed as slower, silenced ones aside."""
+        return any(
+            one.verdict == "slower" and one.series_state.state == "confirmed" and not one.is_silenced
+            for one in self.findings
+        )
 
     @property
     def names(self) -> list[str]:
@@ -195,10 +206,14 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """Counts of slower, faster, unchanged and unknown (too little history) cells, and the worst cell."""
-        counts = Counter(one.verdict for one in self.findings)
+        counts = Counter(one.verdict for one in self.findings if not one.is_silenced)
         parts = [f"{counts[verdict]} {verdict}" for verdict in ("slower", "faster", "unchanged")]
         if unknown := counts["insufficient history"]:
             parts.append(f"{unknown} with insufficient history")
+        if silenced := [
+            one.silenced_until for one in self.findings if one.silenced_until and one.is_silenced
+        ]:
+            parts.append(f"{len(silenced)} silenced until {date(min(silenced))}")
         sentence = f"{self.cells} cell{'' if self.cells == 1 else 's'}: {', '.join(parts)}"
         if self.new_levels:
             sentence += f"; {self.new_levels} at a new, faster level"
@@ -233,12 +248,13 @@ class Comparison:
 
 
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings worst first: slower ones, faster ones, unchanged ones, those of too few runs."""
+    """Return findings worst first: slower, faster, silenced, unchanged ones, those of too few runs."""
     return tuple(sorted(findings, key=_worst_first))
 
 
-def _worst_first(finding: Finding) -> tuple[int, float]:
-    return VERDICTS.index(finding.verdict), -(finding.change_percent or 0)
+def _worst_first(finding: Finding) -> tuple[int, bool, float]:
+    place = VERDICTS.index("faster" if finding.is_silenced else finding.verdict)
+    return place, finding.is_silenced, -(finding.change_percent or 0)
 
 
 def _remarks(finding: Finding) -> list[str]:
@@ -279,6 +295,7 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
         | finding.verdict_columns
         | {
             "cell": name,
+            "silenced_until": finding.silenced_until if finding.is_silenced else None,
             "judged_s": sum(series_state.judged) / len(series_state.judged),
             "judged_runs": len(series_state.judged),
             "judged_on": finding.run.judged_on,
@@ -373,6 +390,7 @@ COLUMNS = (
     Column("since", "time", "When the level began, or the drift.", heading="since", priority=0),
     Column("since_earliest", "time", "The level began then or later, at 95 % probability."),
     Column("since_latest", "time", "The level began then or earlier, at 95 % probability."),
+    Column("silenced_until", "time", "Its incident is silenced until then, so the cell counts apart."),
     Column("changes", "text", "What changed at the run with which the level began."),
     Column("suspected_on", "text", "Nodes of the run that raised the suspicion, as in `node[1-4]`."),
     Column("confirmation_on", "text", "Nodes of the confirmation runs that decide it."),

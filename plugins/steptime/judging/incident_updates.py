@@ -113,7 +113,7 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
             if closed not in active:
                 incident_queries.write(connection, closed.id, closed.as_row)
         incident_queries.delete(connection, [one.id for one in merged if one.id is not None])
-        return [*map(Incident.stored, incident_queries.read_unnotified(connection, ACTIVE))]
+        return [*map(Incident.stored, incident_queries.read_unnotified(connection, ACTIVE, now))]
 
 
 def reconcile(
@@ -142,7 +142,7 @@ def reconcile(
             for cell in one.cells
             if cell.state not in AT_USUAL
             and cell.series in latest
-            and _is_newest_step(cell, latest[cell.series])
+            and cell.is_newest_step(latest[cell.series])
         }
         findings = tuple(one for one in group.findings if one.series not in taken)
         if not findings:
@@ -153,7 +153,7 @@ def reconcile(
             for one in alike
             if one not in same
             and one.kind not in _NAMED
-            and any(cell.series in cells and _is_newest_step(cell, latest[cell.series]) for cell in one.cells)
+            and any(cell.series in cells and cell.is_newest_step(latest[cell.series]) for cell in one.cells)
         ]
         earlier = sorted((*same, *sharing), key=lambda one: (one.opened_at, one.id or 0))
         judged_cells = sum(one.series["cluster"] == group.cluster for one in found.findings)
@@ -321,6 +321,8 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Inci
         note="; ".join(dict.fromkeys(one.note for one in earlier if one.note)),
         noted_by=first.noted_by,
         noted_at=first.noted_at,
+        silenced_until=first.silenced_until,
+        silenced_by=first.silenced_by,
     )
 
 
@@ -350,29 +352,28 @@ def _with_current_states(
         if cell.series in known:
             return cell
         latest = next(iter(read_judgements(cell.series)), None)
-        if latest is not None and not stands_out(latest.series_state, incident.direction):
+        if (
+            latest is None
+            or not stands_out(latest.series_state, incident.direction)
+            or _is_over(cell, latest)
+        ):
+            state = _state_at_usual(cell, latest, incident.direction)
             # What a search of all runs finds one week it may miss the next.
-            if incident.state == "confirmed" and _is_still_there(cell, latest):
+            if (
+                latest
+                and state == "returned"
+                and incident.state == "confirmed"
+                and _is_still_there(cell, latest)
+            ):
                 return replace(cell, job_name=latest.run.job_name)
-            return replace(cell, state=_state_at_usual(cell, latest, incident.direction))
-        if latest is None or _is_over(cell, latest):
-            return replace(cell, state=_state_at_usual(cell, latest, incident.direction))
-        if not _is_newest_step(cell, latest):
+            return replace(cell, state=state)
+        if not cell.is_newest_step(latest):
             return replace(cell, job_name=latest.run.job_name, state="confirmed")
         return IncidentCell.of(cell.series, latest, incident.direction)
 
     cells = tuple(map(today, incident.cells))
     is_confirmed = incident.state == "confirmed" or any(one.state == "confirmed" for one in cells)
     return replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
-
-
-def _is_newest_step(cell: IncidentCell, latest: Judgement) -> bool:
-    """Return whether a cell of an incident is about the reported slowdown of its series.
-
-    It may also be about an earlier one, which that is on top of: the one with the nearest baseline.
-    """
-    against = latest.series_state.against.mean
-    return all(abs(cell.usual_s - against) <= abs(cell.usual_s - one.usual_s) for one in latest.earlier)
 
 
 def _is_still_there(cell: IncidentCell, latest: Judgement) -> bool:

@@ -80,6 +80,14 @@ class IncidentCell:
         """Read a cell from an item of the column `cells` of the table `incidents`."""
         return cls(Series.from_row(values["series"]), **{k: v for k, v in values.items() if k != "series"})
 
+    def is_newest_step(self, latest: Judgement) -> bool:
+        """Return whether the cell of the incident is about the reported slowdown of its series.
+
+        It may also be about an earlier one, which that is on top of: the one with the nearest baseline.
+        """
+        against = latest.series_state.against.mean
+        return all(abs(self.usual_s - against) <= abs(self.usual_s - one.usual_s) for one in latest.earlier)
+
     @property
     def as_json(self) -> dict[str, Any]:
         """The cell as JSON, an item of the column `cells` of the table `incidents`."""
@@ -118,6 +126,9 @@ class Incident:
     note: str = ""
     noted_by: str | None = None
     noted_at: float | None = None
+    silenced_until: float | None = None
+    """Until then it counts apart, and nobody is notified of it; None if it is not silenced."""
+    silenced_by: str | None = None
     notified: IncidentState | None = None
     """The state that people were last notified of."""
     hidden_cells: int = 0
@@ -141,6 +152,18 @@ class Incident:
         """The cells (series) that have not returned to usual, most changed first; every cell if all have."""
         affected = [one for one in self.cells if one.state not in AT_USUAL] or self.cells
         return tuple(sorted(affected, key=lambda one: -abs(one.change)))
+
+    def is_silenced(self, now: float | None = None) -> bool:
+        """Return whether somebody silenced the incident until a time after `now` (Unix time)."""
+        now = time.time() if now is None else now
+        return self.state in ACTIVE and self.silenced_until is not None and now < self.silenced_until
+
+    @property
+    def silence(self) -> str:
+        """The silence as text, as in `silenced until 2026-12-03 by ada`; empty if it is not silenced."""
+        if not self.is_silenced() or self.silenced_until is None:
+            return ""
+        return f"silenced until {date(self.silenced_until)} by {self.silenced_by}"
 
     def may_be_changed(self, may_edit: Callable[[str | None], bool]) -> bool:
         """Return whether the reader sees all cells, and `may_edit` is true of the affected cells' DAG ids."""
@@ -189,6 +212,8 @@ def mark_notified(store: Store, incident: Incident) -> None:
 def incidents(store: Store, *, closed_since: float | None = None) -> list[Incident]:
     """Return the active incidents, confirmed ones first, then those closed since `closed_since` (Unix time).
 
+    Silenced ones come after the other active ones.
+
     If the store's user may read only some DAGs, cells of other DAGs are left out, and incidents with no other
     cells.
     """
@@ -199,7 +224,12 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
     order: dict[str, int] = {"confirmed": 0, "open": 1}
     return sorted(
         visible,
-        key=lambda one: (order.get(one.state, 2), one.direction == "faster", -len(one.affected), one.since),
+        key=lambda one: (
+            2 if one.is_silenced() else order.get(one.state, 3),
+            one.direction == "faster",
+            -len(one.affected),
+            one.since,
+        ),
     )
 
 
@@ -224,6 +254,58 @@ def comment(store: Store, incident_id: int, *, note: str, author: str, now: floa
     return incident(store, incident_id)
 
 
+def silence(
+    store: Store, incident_id: int, *, until: float, note: str, author: str, now: float | None = None
+) -> Incident:
+    """Let an active incident count apart until a time (Unix time), without notifications.
+
+    If it is still active then, it counts again, and people are notified once more.
+
+    Raises UserError if there is no such incident, if it is closed, or if the time is past.
+    """
+    now = time.time() if now is None else now
+    _require_active(incident(store, incident_id), "silenced")
+    if until <= now:
+        raise UserError(f"{date(until)} is past: silence the incident until a later time.")
+    _write_silence(store, incident_id, until, author)
+    return comment(store, incident_id, note=note, author=author, now=now)
+
+
+def end_silence(store: Store, incident_id: int) -> Incident:
+    """Let a silenced incident count again. Raises UserError if there is no such incident, or no silence."""
+    if not incident(store, incident_id).is_silenced():
+        raise UserError(f"incident {incident_id} is not silenced.")
+    _write_silence(store, incident_id, None, None)
+    return incident(store, incident_id)
+
+
+def _write_silence(store: Store, incident_id: int, until: float | None, author: str | None) -> None:
+    with write_transaction(store.url) as connection:
+        values = {"silenced_until": until, "silenced_by": author, "notified": None}
+        incident_queries.write(connection, incident_id, values)
+
+
+def silenced_cells(store: Store, judged: Mapping[Series, Judgement]) -> dict[Series, float]:
+    """Return until when series are silenced (Unix time) whose newest change is that of a silenced incident.
+
+    `judged` has the newest judgement of each series.
+    """
+    return {
+        cell.series: one.silenced_until
+        for one in incidents(store)
+        if one.silenced_until is not None and one.is_silenced()
+        for cell in one.cells
+        if cell.series in judged
+        and judged[cell.series].series_state.direction == one.direction
+        and cell.is_newest_step(judged[cell.series])
+    }
+
+
+def _require_active(found: Incident, what: str) -> None:
+    if found.state not in ACTIVE:
+        raise UserError(f"incident {found.id} is {found.state}: only an open or confirmed one can be {what}.")
+
+
 def accept(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
     """Accept the current times of an incident's affected series as new baselines, and close the incident.
 
@@ -233,10 +315,7 @@ def accept(store: Store, incident_id: int, *, note: str, author: str, now: float
     """
     now = time.time() if now is None else now
     found = incident(store, incident_id)
-    if found.state not in ACTIVE:
-        raise UserError(
-            f"incident {incident_id} is {found.state}: only an open or confirmed one can be accepted."
-        )
+    _require_active(found, "accepted")
     for cell in () if found.kind == "node" else found.affected:
         first = cell.began_with
         if cell.state == "leaning":

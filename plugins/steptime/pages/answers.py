@@ -122,6 +122,7 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
             "evidence": incident.evidence,
             "note": incident.note,
             "noted_by": incident.noted_by,
+            "silence": incident.silence,
             "judged_cells": incident.judged_cells,
             "cells": [
                 {

@@ -41,10 +41,11 @@ _NUMBERS = {
 _CHANGE = _Metric("steptime_change_percent", "Change against the baseline of the cell: above 0 is slower.")
 _VERDICT = _Metric("steptime_verdict", "1 for the verdict of the cell, 0 for the others.")
 _STATE = _Metric("steptime_series_state", "1 for the state of the cell's series, 0 for the others.")
-_INCIDENTS = _Metric("steptime_incidents", "Incidents that are open or confirmed.")
+_INCIDENTS = _Metric("steptime_incidents", "Incidents that are open or confirmed, silenced ones aside.")
+_SILENCED = _Metric("steptime_incidents_silenced", "Incidents that are open or confirmed, but silenced.")
 _GPU_HOURS = _Metric("steptime_month_gpu_hours", "GPU-hours of jobs in this calendar month (UTC).")
 _GOODPUT = _Metric("steptime_month_goodput_percent", "Part of these GPU-hours in training steps.")
-METRICS = (*_NUMBERS.values(), _CHANGE, _VERDICT, _STATE, _INCIDENTS, _GPU_HOURS, _GOODPUT)
+METRICS = (*_NUMBERS.values(), _CHANGE, _VERDICT, _STATE, _INCIDENTS, _SILENCED, _GPU_HOURS, _GOODPUT)
 
 _Sample = tuple[_Metric, Mapping[str, str], float]
 
@@ -84,11 +85,12 @@ def _sample_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_
 
 
 def _sample_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:
-    active = Counter(incident.cluster for incident in incidents(store))
+    active = Counter((incident.cluster, incident.is_silenced()) for incident in incidents(store))
     lost = store.lost_jobs(since=month)
-    for cluster in sorted({*active, *(row["cluster"] for row in (*rows, *lost))}):
+    for cluster in sorted({*(cluster for cluster, _ in active), *(row["cluster"] for row in (*rows, *lost))}):
         labels = {"cluster": cluster}
-        yield _INCIDENTS, labels, active[cluster]
+        yield _INCIDENTS, labels, active[cluster, False]
+        yield _SILENCED, labels, active[cluster, True]
         goodput = compute_goodput(
             (row for row in rows if row["cluster"] == cluster and row["submitted_at"] >= month),
             (job for job in lost if job["cluster"] == cluster),

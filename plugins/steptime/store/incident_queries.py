@@ -35,8 +35,10 @@ def read(
     return list(dicts(connection.execute(query)))
 
 
-def read_unnotified(connection: Connection, active: Collection[str]) -> list[dict[str, Any]]:
+def read_unnotified(connection: Connection, active: Collection[str], now: float) -> list[dict[str, Any]]:
     """Return the incidents whose current state people must still be notified of, the latest opened first.
+
+    Silenced ones are left out; `now` is Unix time.
 
     People are not notified of series that got faster, of changed step times that somebody accepted, or of the
     end of an incident whose start they were not notified of. `active` are the states of incidents that are
@@ -47,6 +49,7 @@ def read_unnotified(connection: Connection, active: Collection[str]) -> list[dic
         select(table)
         .where(table.c.direction != "faster", table.c.state != "accepted")
         .where(or_(is_new, table.c.notified != table.c.state))
+        .where(or_(table.c.silenced_until.is_(None), table.c.silenced_until <= now))
         .order_by(table.c.opened_at.desc(), table.c.id.desc())
     )
     return list(dicts(connection.execute(query)))

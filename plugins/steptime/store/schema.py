@@ -192,6 +192,9 @@ incidents = Table(
     Column("note", Text, nullable=False),
     Column("noted_by", Text),
     Column("noted_at", Double),
+    # Until then the incident counts apart and nobody is notified of it; NULL if it is not silenced.
+    Column("silenced_until", Double),
+    Column("silenced_by", Text),
     Index(None, "state"),
 )
 """Cells that got slower or faster together, until their times are usual again; see `judging.incidents`."""

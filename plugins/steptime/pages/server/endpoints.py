@@ -3,7 +3,9 @@
 import json
 import re
 import time
-from typing import Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Depends, HTTPException, Query, Request, Response
@@ -18,7 +20,7 @@ from steptime.pages import answers
 from steptime.pages.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.pages.plans import describe_plan
 from steptime.pages.report_file import html, report_since
-from steptime.pages.server.inputs import IncidentId, Note, Since, Text
+from steptime.pages.server.inputs import IncidentId, Moment, Note, Since, Text
 from steptime.pages.server.permissions import MayEdit, Readable
 from steptime.store.columns import BY_NAME, CHOICES, ELEMENTS, SCHEMA_VERSION
 from steptime.store.run_queries import Store
@@ -241,16 +243,21 @@ def post_acceptance(store: Readable, may_edit: MayEdit, user: GetUserDep, accept
 
 
 class IncidentChange(Frozen):
-    """A note on an incident; `accept` closes it and makes the changed step times the new baselines."""
+    """A note on an incident, and what else becomes of it.
+
+    `accept` closes it and makes the changed step times the new baselines; `silence` lets it count apart until
+    `until` (Unix time), `end silence` again as before.
+    """
 
     note: Note
-    accept: bool = False
+    action: Literal["note", "accept", "silence", "end silence"] = "note"
+    until: Moment = 0
 
 
 def post_incident(
     store: Readable, may_edit: MayEdit, user: GetUserDep, incident_id: IncidentId, change: IncidentChange
 ) -> Response:
-    """Set the note of an incident; with `accept`, also close it, with its step times as new baselines.
+    """Set the note of an incident; also accept or silence it, or end its silence, as `change.action` says.
 
     Answers with its `state`. Allowed for users who see all its series and may edit runs of the DAGs of the
     affected ones. The store records the user's name.
@@ -265,7 +272,13 @@ def post_incident(
             detail="you may not edit this incident: some of its cells ran in DAGs that you may not edit",
         )
     try:
-        act = incidents.accept if change.accept else incidents.comment
+        if change.action == "end silence":
+            incidents.end_silence(store, incident_id)
+        act: Callable[..., incidents.Incident] = incidents.comment
+        if change.action == "accept":
+            act = incidents.accept
+        elif change.action == "silence":
+            act = partial(incidents.silence, until=change.until)
         changed = act(store, incident_id, note=change.note, author=user.get_name())
     except UserError as error:
         raise HTTPException(status_code=422, detail=str(error)) from None

@@ -18,27 +18,32 @@ export const incidentsBox = () => element("section", { className: "incidents", a
 const cellItem = ({ label, job_name: job, change_percent: change, state }) => element("li", {},
   viewLink({ view: "trend", series: job }, ...cellName(label)), ` ${signed(change)} %, ${state}`);
 
-function asking({ id, may_edit: mayEdit, state }, then) {
+function asking({ id, may_edit: mayEdit, state, silence }, then) {
   if (!mayEdit) return [];
-  const ask = (title, hint, accept) => {
+  const ask = (title, hint, action, day) => {
     const box = element("div");
     const note = element("input", { required: true, maxLength: 500, placeholder: hint, autocomplete: "off" });
-    drawAsking(box, element("button", { type: "button" }, `${title} …`), element("label", {}, "Note", note), title, async () => {
-      await send(`api/incidents/${id}`, { note: note.value, accept });
+    const until = day ? [element("label", {}, "Until", day)] : [];
+    drawAsking(box, element("button", { type: "button" }, `${title} …`), element("span", {}, ...until, element("label", {}, "Note", note)), title, async () => {
+      await send(`api/incidents/${id}`, { note: note.value, action, ...(day ? { until: new Date(`${day.value}T00:00`) / 1000 } : {}) });
       await then();
     });
     return box;
   };
-  const noting = ask("Write a note", "ticket 4711: the switch is being replaced", false);
-  return ACTIVE.includes(state) ? [ask("Accept this level", "NeMo 2.8 checks gradients", true), noting] : [noting];
+  const ticket = "ticket 4711: the switch is being replaced";
+  const noting = ask("Write a note", ticket, "note");
+  if (!ACTIVE.includes(state)) return [noting];
+  const silencing = silence ? ask("End the silence", "the switch is replaced", "end silence")
+    : ask("Silence", ticket, "silence", element("input", { type: "date", required: true }));
+  return [ask("Accept this level", "NeMo 2.8 checks gradients", "accept"), silencing, noting];
 }
 
 function card(incident, then) {
-  const { cluster, nodes, state, direction, title, evidence, note, noted_by: author, cells, recent } = incident;
+  const { cluster, nodes, state, silence, direction, title, evidence, note, noted_by: author, cells, recent } = incident;
   const worst = cells[0];
   const more = cells.length > MOST_CELLS ? [element("li", {}, `and ${cells.length - MOST_CELLS} more`)] : [];
-  const made = element("article", { className: `incident ${ACTIVE.includes(state) ? direction : "closed"}` },
-    element("header", {}, element("span", { className: `badge ${state}` }, state), sparkline(recent, worst.usual_s)),
+  const made = element("article", { className: `incident ${ACTIVE.includes(state) && !silence ? direction : "closed"}` },
+    element("header", {}, element("span", { className: `badge ${silence ? "silenced" : state}` }, silence ? `${state}, ${silence}` : state), sparkline(recent, worst.usual_s)),
     element("h2", {}, title),
     element("p", {}, evidence),
     nodes.length && !frozen ? element("p", {}, "Node: ", ...nodes.flatMap((node, place) => [place ? ", " : "", nodeLink(cluster, node)])) : null,
@@ -49,11 +54,18 @@ function card(incident, then) {
   return made;
 }
 
+/** Cards behind a line that counts them; none without incidents. */
+function folded(incidents, what, then) {
+  if (!incidents.length) return [];
+  const line = `${incidents.length} ${what} incident${incidents.length === 1 ? "" : "s"}`;
+  return [element("details", { className: "others" }, element("summary", {}, line),
+    element("div", { className: "incidents" }, ...incidents.map((incident) => card(incident, then))))];
+}
+
 /** Fill the place: the most important ones as cards, the others behind a line. `then` is called after a change. */
 export function drawIncidents(box, incidents, then) {
   box.hidden = !incidents.length;
-  const [first, rest] = [incidents.slice(0, MOST_CARDS), incidents.slice(MOST_CARDS)];
-  const others = rest.length ? [element("details", { className: "others" }, element("summary", {}, `${rest.length} more incident${rest.length === 1 ? "" : "s"}`),
-    element("div", { className: "incidents" }, ...rest.map((incident) => card(incident, then))))] : [];
-  box.replaceChildren(...first.map((incident) => card(incident, then)), ...others);
+  const counted = incidents.filter(({ silence }) => !silence);
+  box.replaceChildren(...counted.slice(0, MOST_CARDS).map((incident) => card(incident, then)),
+    ...folded(counted.slice(MOST_CARDS), "more", then), ...folded(incidents.filter(({ silence }) => silence), "silenced", then));
 }

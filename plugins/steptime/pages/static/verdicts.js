@@ -23,10 +23,11 @@ export function cellName(name) {
 }
 
 /** The verdict in its colour, with the state of the series if that says more. */
-export function verdictBadge({ verdict, series_state: state }) {
+export function verdictBadge({ verdict, series_state: state, silenced_until: until }) {
   const changed = ["slower", "faster"].includes(verdict);
   const words = changed || state === "suspected" ? [verdict, state] : [verdict];
-  return element("span", { className: `judged ${changed ? `${verdict} ${state}` : verdict.replaceAll(" ", "-")}` }, words.join(", "));
+  if (until) words.push("silenced");
+  return element("span", { className: `judged ${changed && !until ? `${verdict} ${state}` : verdict.replaceAll(" ", "-")}` }, words.join(", "));
 }
 
 /** Whether a run passes against the publication; empty if none is known. */
