@@ -9,7 +9,6 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import takewhile
 from typing import Literal, Self, get_args
 
 ALPHA = 0.008
@@ -26,8 +25,6 @@ FEWEST_RUNS = 6
 """Fewest runs of a baseline; below this nothing is judged."""
 CONFIRMATION_RUNS = 2
 """Number of runs after a suspicion that confirm or dismiss it."""
-RETURN_ODDS = 20.0
-"""A change ends when its newest runs are this much likelier at the usual level than at the changed one."""
 DETECTED = 0.8
 """Probability that a run slower by the minimum detectable change raises a suspicion."""
 
@@ -119,14 +116,13 @@ class Baseline:
         return float(special.stdtr(len(self.runs) - 1, -t))
 
     def is_over(self, change: float, runs: Sequence[float]) -> bool:
-        """Return whether the newest of `runs` (oldest first) are at the level of the baseline again.
+        """Return whether the newest of `runs` are back at the baseline from a level that differs by `change`.
 
-        They are if two or more in a row are nearer to it than to the level that differs by `change`, and
-        `RETURN_ODDS` times likelier there.
+        They are if two runs in a row are nearer to the baseline.
         """
-        odds = (change * (change / 2 - (run / self.mean - 1)) / self.deviation**2 for run in reversed(runs))
-        newest = list(takewhile(lambda one: one > 0, odds))
-        return len(newest) >= CONFIRMATION_RUNS and math.fsum(newest) >= math.log(RETURN_ODDS)
+        newest = runs[-CONFIRMATION_RUNS:]
+        is_nearer = (self.change([run]) * change < change**2 / 2 for run in newest)
+        return len(newest) == CONFIRMATION_RUNS and all(is_nearer)
 
     def interval(self, confidence: float, *, runs: int | None = None) -> tuple[float, float]:
         """Return the confidence interval (low, high) of the mean of the baseline's runs, by Student's t.
@@ -226,10 +222,10 @@ def judge(before: SeriesState, run: float) -> SeriesState:
     """Return the state of a series after one more run (seconds).
 
     A run that deviates in the other direction ends an open suspicion and raises one of its own. A confirmed
-    change is compared with the baseline before it, until the newest runs are clearly there again rather than
-    at the level of the runs that confirmed it (`Baseline.is_over`). If the change is a speed-up, the faster
-    runs become the new baseline once there are `FEWEST_RUNS` of them. If it is a slowdown, its runs are also
-    judged by each other, so that a further one is seen.
+    change is compared with the baseline before it, until two runs in a row are nearer to that than to the
+    level of the runs that confirmed it. If the change is a speed-up, the faster runs become the new baseline
+    once there are `FEWEST_RUNS` of them. If it is a slowdown, its runs are also judged by each other, so that
+    a further one is seen.
     """
     against, since = before.baseline, (*before.since, run)
     if before.is_open and against.direction([run]) in (None, before.direction):
