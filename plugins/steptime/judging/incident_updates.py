@@ -252,7 +252,12 @@ def _alike(rest: Sequence[Finding], every: Sequence[Finding]) -> Iterator[tuple[
 
 
 def _may_share_a_cause(one: Finding, other: Finding) -> bool:
-    """Return whether a recorded change may have moved both cells; also if nothing is recorded of either."""
+    """Return whether a recorded change may have moved both cells; also if nothing is recorded of either.
+
+    With which run a suspected cell began is not known yet.
+    """
+    if "suspected" in (one.series_state.state, other.series_state.state):
+        return True
     first, second = (
         [
             {changed_to(change) for change in some if is_notable(change)}
