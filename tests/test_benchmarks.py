@@ -13,6 +13,7 @@ SMALLEST = {
         ["--only", "noisy", "--megabytes", "1", "--repeats", "1"], marks=pytest.mark.slow
     ),
     "planted_changes": pytest.param(["--planted", "1", "--unchanged", "0"], marks=pytest.mark.slow),
+    "planted_mondays": pytest.param(["--half-years", "1"], marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     # Trainings, whose parts other tests of the trainer have.
     "backends": pytest.param(
         ["--ranks", "1", "--repeats", "1"], marks=[pytest.mark.trainer, pytest.mark.exhaustive]
