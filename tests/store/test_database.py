@@ -40,6 +40,39 @@ def test_a_store_of_another_revision_is_refused(
         Store(store_url).results()
 
 
+def test_an_older_store_gets_what_it_lacks_and_keeps_its_rows(
+    store_url: str, make_result: MakeResult
+) -> None:
+    stored.write(Store(store_url), make_result(environment={"NCCL_ALGO": "Ring"}))
+    before = Store(store_url).results()
+    lacking = (
+        ("incidents", "silenced_until", None),
+        ("runs", "nvidia_driver", None),
+        ("incidents", "state", "ix_incidents_state"),
+    )
+    with database.write_transaction(store_url) as connection:
+        for table, column, index in lacking:
+            if index is None:
+                connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
+            else:
+                connection.exec_driver_sql(f"DROP INDEX {index}")
+        connection.exec_driver_sql("DROP TABLE accepted_levels")
+        connection.exec_driver_sql(f"UPDATE {schema.version.name} SET version_num = '0001'")  # noqa: S608
+    database.close_engines()
+
+    after = Store(store_url).results()
+
+    assert after == [row | {"nvidia_driver": None} for row in before]
+    with database.write_transaction(store_url) as connection:
+        inspector = sqlalchemy.inspect(connection)
+        for table in schema.metadata.sorted_tables:
+            there = {column["name"] for column in inspector.get_columns(table.name)}
+            assert there == {column.name for column in table.columns}
+            indexes = {index["name"] for index in inspector.get_indexes(table.name)}
+            assert indexes >= {index.name for index in table.indexes}
+        assert database._revision(connection) == database.REVISION
+
+
 def test_a_failed_creation_leaves_no_table(
     store_url: str, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
 ) -> None:

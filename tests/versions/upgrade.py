@@ -28,7 +28,7 @@ from free_ports import free_port
 from postgresql_service import started_postgresql
 
 OLDER = "c13511ea"
-"""The commit to upgrade from, unless another one is named: its store has the same tables."""
+"""The commit to upgrade from, unless another one is named. Its store lacks columns of the newest one."""
 PAGE = (ROOT / "docs/reference/install.md").read_text(encoding="utf-8")
 DAG = "steptime_llama3.1-25.04"
 CLUSTER = """\

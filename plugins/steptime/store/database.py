@@ -1,7 +1,7 @@
 """Connections to the database of the metrics store, SQLite or PostgreSQL: one engine per process and address.
 
 All functions are safe to call from several threads and processes. The first use of an empty database creates
-the tables.
+the tables, and the first use of an older steptime's store adds what they lack.
 """
 
 from __future__ import (
@@ -22,13 +22,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, Engine, Result, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateColumn
 
 from steptime.errors import StoreUnavailable, SystemFailure, UserError, one_line
 from steptime.store.schema import metadata, version
 from steptime.waiting import duration, retrying
 
-REVISION = "0001"
-"""Revision of the schema; a store of another one is refused."""
+REVISION = "0002"
+"""Revision of the schema. It is raised with each change of the tables."""
+
+_LACKING = ("0001",)
+"""Older revisions that only lack tables, columns or indexes; a store of any other revision is refused."""
 
 NAMES_AT_ONCE = 500
 """Most values in one query: databases limit the number of parameters."""
@@ -245,19 +249,22 @@ def _for_writing(engine: Engine) -> Engine:
 
 
 def _prepare_tables(engine: Engine) -> None:
-    """Make the tables of an empty database.
+    """Make the tables of an empty database, or add what those of an older revision lack.
 
     Raises UserError for a store of another revision.
     """
     with engine.connect() as connection:
         revision = _revision(connection)
-    if revision is None:
+    if revision is None or revision in _LACKING:
         with _only_one(engine), _for_writing(engine).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
             revision = _revision(connection)
             if revision is None:
                 _create(connection)
+                return
+            if revision in _LACKING:
+                _add_what_is_lacking(connection)
                 return
     if revision != REVISION:
         raise UserError(
@@ -291,6 +298,21 @@ def _only_one(engine: Engine) -> Iterator[None]:
 def _create(connection: Connection) -> None:
     metadata.create_all(connection)
     connection.execute(version.insert().values(version_num=REVISION))
+
+
+def _add_what_is_lacking(connection: Connection) -> None:
+    """Add tables, columns and indexes of today's schema to a store of an older one; its rows stay."""
+    metadata.create_all(connection)
+    inspector = inspect(connection)
+    for table in metadata.sorted_tables:
+        present = {column["name"] for column in inspector.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in present:
+                definition = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {definition}")
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
+    connection.execute(version.update().values(version_num=REVISION))
 
 
 @contextmanager

@@ -44,7 +44,7 @@ _TYPES: dict[str, Any] = {
 }
 
 version = Table("steptime_store_version", metadata, Column("version_num", String(32), primary_key=True))
-"""The revision of the tables, in Alembic's form for the migrations that follow the first release.
+"""The revision of the tables, `database.REVISION`. A column that is added later is nullable.
 
 Named so that the store may share a database with Airflow's tables.
 """
