@@ -154,7 +154,7 @@ LOGS = {
         "error: pyxis: failed to import docker image\n"
         "pyxis: could not remove squashfs /tmp/enroot_data/1000/19.0.squashfs: No such file or directory\n"
         "error: pyxis: couldn't start container\n",
-        "could not remove squashfs",
+        "pyxis could not start the container: failed to import docker image",
     ),
     "dagster 17868: a process that said nothing counts as a success": ("", "the log is empty"),
     "skypilot 8928: an exit code that is lost counts as a success": ("About to crash\n", "no training step"),

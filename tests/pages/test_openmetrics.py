@@ -85,7 +85,7 @@ def test_the_file_is_for_the_textfile_collector_too(
     families = [*of_textfile_collector(file.read_text())]
     assert [family.name for family in families] == [metric.name for metric in METRICS]
     assert {family.type for family in families} == {"gauge"}
-    assert sum(len(family.samples) for family in families) == 17
+    assert sum(len(family.samples) for family in families) == 18
     assert CliRunner().invoke(app, ["results", "metrics"]).stdout.endswith("# EOF\n")
 
 
