@@ -4,12 +4,14 @@ import json
 import re
 import time
 from collections.abc import Callable
+from datetime import date
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Depends, HTTPException, Query, Request, Response
 
+from steptime.ages import until_when
 from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
@@ -20,7 +22,7 @@ from steptime.pages import answers
 from steptime.pages.openmetrics import CONTENT_TYPE, openmetrics
 from steptime.pages.plans import describe_plan
 from steptime.pages.report_file import html, report_since
-from steptime.pages.server.inputs import IncidentId, Moment, Note, Since, Text
+from steptime.pages.server.inputs import IncidentId, Note, Since, Text
 from steptime.pages.server.permissions import MayEdit, Readable
 from steptime.store.columns import BY_NAME, CHOICES, ELEMENTS, SCHEMA_VERSION
 from steptime.store.run_queries import Store
@@ -246,12 +248,12 @@ class IncidentChange(Frozen):
     """A note on an incident, and what else becomes of it.
 
     `accept` closes it and makes the changed step times the new baselines; `silence` lets it count apart until
-    `until` (Unix time), `end silence` again as before.
+    the day `until` begins where Airflow runs, whose days the pages print; `end silence` again as before.
     """
 
     note: Note
     action: Literal["note", "accept", "silence", "end silence"] = "note"
-    until: Moment = 0
+    until: date = date.min
 
 
 def post_incident(
@@ -278,7 +280,7 @@ def post_incident(
         if change.action == "accept":
             act = incidents.accept
         elif change.action == "silence":
-            act = partial(incidents.silence, until=change.until)
+            act = partial(incidents.silence, until=until_when(change.until.isoformat(), time.time(), "until"))
         changed = act(store, incident_id, note=change.note, author=user.get_name())
     except UserError as error:
         raise HTTPException(status_code=422, detail=str(error)) from None

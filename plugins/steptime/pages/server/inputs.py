@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from steptime.errors import one_line
 from steptime.refusals import describe_validation_error
@@ -39,8 +39,6 @@ def _without_nul(text: str) -> str:
 
 Since = Annotated[float, Query(ge=0, le=_END_OF_TIME, allow_inf_nan=False)]
 """Unix time in seconds, from 1970 to the year 9999."""
-Moment = Annotated[float, Field(ge=0, le=_END_OF_TIME, allow_inf_nan=False)]
-"""The same in the body of a request."""
 IncidentId = Annotated[int, Path(ge=0, le=2**31 - 1)]
 """Number of an incident; a column of PostgreSQL's type integer has no larger one."""
 Text = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_without_nul)]

@@ -25,7 +25,7 @@ function asking({ id, may_edit: mayEdit, state, silence }, then) {
     const note = element("input", { required: true, maxLength: 500, placeholder: hint, autocomplete: "off" });
     const until = day ? [element("label", {}, "Until", day)] : [];
     drawAsking(box, element("button", { type: "button" }, `${title} …`), element("span", {}, ...until, element("label", {}, "Note", note)), title, async () => {
-      await send(`api/incidents/${id}`, { note: note.value, action, ...(day ? { until: new Date(`${day.value}T00:00`) / 1000 } : {}) });
+      await send(`api/incidents/${id}`, { note: note.value, action, ...(day ? { until: day.value } : {}) });
       await then();
     });
     return box;
