@@ -176,6 +176,6 @@ def _row(listed: Incident) -> dict[str, Any]:
         "cluster": listed.cluster,
         "kind": listed.kind,
         "note": listed.note,
-        "silenced_until": listed.silenced_until if listed.is_silenced() else None,
-        "silenced_by": listed.silenced_by if listed.is_silenced() else None,
+        "silenced_until": listed.silenced_until if listed.is_silenced else None,
+        "silenced_by": listed.silenced_by if listed.is_silenced else None,
     }

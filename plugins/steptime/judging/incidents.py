@@ -153,15 +153,15 @@ class Incident:
         affected = [one for one in self.cells if one.state not in AT_USUAL] or self.cells
         return tuple(sorted(affected, key=lambda one: -abs(one.change)))
 
-    def is_silenced(self, now: float | None = None) -> bool:
-        """Return whether somebody silenced the incident until a time after `now` (Unix time)."""
-        now = time.time() if now is None else now
-        return self.state in ACTIVE and self.silenced_until is not None and now < self.silenced_until
+    @property
+    def is_silenced(self) -> bool:
+        """Whether the incident is active, and somebody silenced it until a time that is still to come."""
+        return self.state in ACTIVE and self.silenced_until is not None and time.time() < self.silenced_until
 
     @property
     def silence(self) -> str:
         """The silence as text, as in `silenced until 2026-12-03 by ada`; empty if it is not silenced."""
-        if not self.is_silenced() or self.silenced_until is None:
+        if not self.is_silenced or self.silenced_until is None:
             return ""
         return f"silenced until {date(self.silenced_until)} by {self.silenced_by}"
 
@@ -225,7 +225,7 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
     return sorted(
         visible,
         key=lambda one: (
-            2 if one.is_silenced() else order.get(one.state, 3),
+            2 if one.is_silenced else order.get(one.state, 3),
             one.direction == "faster",
             -len(one.affected),
             one.since,
@@ -273,7 +273,7 @@ def silence(
 
 def end_silence(store: Store, incident_id: int) -> Incident:
     """Let a silenced incident count again. Raises UserError if there is no such incident, or no silence."""
-    if not incident(store, incident_id).is_silenced():
+    if not incident(store, incident_id).is_silenced:
         raise UserError(f"incident {incident_id} is not silenced.")
     _write_silence(store, incident_id, None, None)
     return incident(store, incident_id)
@@ -293,7 +293,7 @@ def silenced_cells(store: Store, judged: Mapping[Series, Judgement]) -> dict[Ser
     return {
         cell.series: one.silenced_until
         for one in incidents(store)
-        if one.silenced_until is not None and one.is_silenced()
+        if one.silenced_until is not None and one.is_silenced
         for cell in one.cells
         if cell.series in judged
         and judged[cell.series].series_state.direction == one.direction

@@ -85,7 +85,7 @@ def _sample_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[_
 
 
 def _sample_clusters(store: Store, rows: Sequence[Mapping[str, Any]], month: float) -> Iterator[_Sample]:
-    active = Counter((incident.cluster, incident.is_silenced()) for incident in incidents(store))
+    active = Counter((incident.cluster, incident.is_silenced) for incident in incidents(store))
     lost = store.lost_jobs(since=month)
     for cluster in sorted({*(cluster for cluster, _ in active), *(row["cluster"] for row in (*rows, *lost))}):
         labels = {"cluster": cluster}
