@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from steptime.cli import sweeps
+from steptime.cli import dag_runs
 
 from .conftest import Steptime
 
@@ -60,7 +60,7 @@ def test_a_sweep_that_does_not_end_is_named(
     api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SweepUnderWay(api, "running")
-    monkeypatch.setattr(sweeps, "_ENDED_WITHIN_S", 0)
+    monkeypatch.setattr(dag_runs, "_ENDED_WITHIN_S", 0)
     assert steptime("sweep cancel sweep") == 2
     assert "sweep has not ended: see http://127.0.0.1" in capsys.readouterr().err
 
@@ -156,7 +156,7 @@ def test_a_sweep_is_approved_after_its_cost_was_confirmed(
         f"GET {run}/taskInstances": lambda _: (200, {"task_instances": [waiting], "total_entries": 1}),
     }
     confirmed: list[str] = []
-    monkeypatch.setattr(sweeps.typer, "confirm", lambda text, **_: confirmed.append(text))
+    monkeypatch.setattr(dag_runs.typer, "confirm", lambda text, **_: confirmed.append(text))
     assert steptime("sweep approve sweep") == 0
     assert confirmed == ["Approve?"]
     assert api.asked(f"PATCH {path}") == [{"chosen_options": ["Approve"]}]

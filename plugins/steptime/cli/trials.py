@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from steptime import dag_ids
+from steptime.cli import dag_runs
 from steptime.cli.following import Url, User
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show, show_json
 from steptime.cli.plan import check_budgets
-from steptime.cli.sweeps import approve_dag_run, end_dag_run, reserved_runs, run_again, start, total
 from steptime.cli.usage import Commands
 from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import expected_cost
@@ -172,10 +172,12 @@ def plan(
     if rules.known_noise_percent is not None:
         noise = f"{rules.known_noise_percent:.2g} % (standard deviation, by their history)"
         typer.echo(f"Runs of one variant differ by {noise}.", err=err)
-    typer.echo(f"{total(planned)}. It ends as soon as the answer is known. Nothing was submitted.", err=err)
+    typer.echo(
+        f"{dag_runs.total(planned)}. It ends as soon as the answer is known. Nothing was submitted.", err=err
+    )
     in_round = [cell.planned.runs[0] for cell in planned.cells[: len(rules.variants)]]
     typer.echo(f"a round: {expected_cost(in_round).sentence}", err=err)
-    check_budgets(reserved_runs(planned), err=err)
+    check_budgets(dag_runs.reserved_runs(planned), err=err)
 
 
 @group.command(epilog=RUN_EXAMPLES)
@@ -184,7 +186,7 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
 
     It is planned here first: a trial that cannot be run starts nothing.
     """
-    start(checked_trial(name, known_noise=known_noise_percent), dag_ids.TRIAL, "trial", url, user)
+    dag_runs.start(checked_trial(name, known_noise=known_noise_percent), dag_ids.TRIAL, "trial", url, user)
 
 
 @group.command(name="show", epilog=SHOW_EXAMPLES)
@@ -223,7 +225,7 @@ def approve(
 
     Asks for confirmation. The exit code is 1 if the trial does not wait for approval.
     """
-    approve_dag_run(run_id, "trial", yes=yes, url=url, user=user)
+    dag_runs.approve(run_id, "trial", yes=yes, url=url, user=user)
 
 
 @group.command(epilog=CANCEL_EXAMPLES)
@@ -239,7 +241,7 @@ def cancel(
     The exit code is 0 if the trial has ended, now or earlier, 1 if there is no such trial, and 2 if it still
     runs after five minutes.
     """
-    end_dag_run(run_id, "trial", dry_run=dry_run, url=url, user=user)
+    dag_runs.cancel(run_id, "trial", dry_run=dry_run, url=url, user=user)
 
 
 @group.command(epilog=AGAIN_EXAMPLES)
@@ -257,7 +259,7 @@ def again(
 
     The answer is then computed with the new run.
     """
-    run_again(run_id, cell, "trial", dry_run=dry_run, url=url, user=user)
+    dag_runs.again(run_id, cell, "trial", dry_run=dry_run, url=url, user=user)
 
 
 @group.command(epilog=ADOPT_EXAMPLES)
