@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 
+from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_judgements
 from steptime.judging.detection import CONFIRMATION_RUNS, FEWEST_RUNS, SeriesState, judge
 from steptime.judging.findings import Comparison
@@ -29,7 +30,6 @@ from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import COLUMNS, series_columns
 
-WEEK_S = 7 * 86_400.0
 WEEKS, LAST = 26, 25
 STARTED_AT = 1_780_000_000.0
 NOISE, MUCH_NOISE = 0.01, 0.08

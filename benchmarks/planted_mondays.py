@@ -18,7 +18,6 @@ from planted_changes import (
     NOISY,
     SAVE,
     STARTED_AT,
-    WEEK_S,
     WEEKS,
     HalfYear,
     Key,
@@ -27,6 +26,7 @@ from planted_changes import (
     cells,
     performance,
 )
+from steptime.durations import WEEK_S
 from steptime.judging.findings import Comparison, Finding
 from steptime.judging.incidents import ACTIVE, Incident
 

@@ -12,6 +12,7 @@ import pytest
 import stored
 from stored import publish
 
+from steptime.durations import WEEK_S
 from steptime.judging.judgements import judge_all
 from steptime.recipes.models import Mode
 from steptime.store.run_models import Check, Result, Verdict
@@ -20,7 +21,6 @@ from steptime.store.run_queries import Store
 MakeResult = Callable[..., Result]
 Stores = tuple[str, str]
 
-WEEK_S = 7 * 86_400.0
 WEEKS = 26
 USUAL = [1.0] * WEEKS
 CELLS = [(size, gpus) for size in ("tiny", "small") for gpus in (1, 2, 4, 8)]

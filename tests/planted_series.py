@@ -4,12 +4,12 @@ import json
 import random
 from collections.abc import Callable, Mapping
 
+from steptime.durations import WEEK_S
 from steptime.judging.detection import CONFIRMATION_RUNS
 from steptime.judging.judgements import SeriesRecords, judge_runs
 from steptime.judging.models import Judgement
 from steptime.judging.series import SeriesRun
 
-WEEK_S = 7 * 86_400.0
 NOISE = 0.01
 
 

@@ -25,6 +25,7 @@ import stored
 from filelock import FileLock
 
 from steptime.clusters.base import JobState, JobStatus, StagedFiles
+from steptime.durations import WEEK_S
 from steptime.judging.detection import CONFIRMATION_RUNS, SeriesState, judge
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import accept, judge_all
@@ -40,7 +41,6 @@ from steptime.store.run_records import setup_columns, setup_sha256
 
 MakeResult = Callable[..., Result]
 
-WEEK_S = 7 * 86_400.0
 WEEKS = 26
 LAST = WEEKS - 1
 NOISE = 0.01

@@ -12,6 +12,7 @@ import pytest
 import stored
 
 import steptime
+from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.frames import JUDGEMENT_COLUMNS, STEP_COLUMNS
 from steptime.store.columns import COLUMNS
@@ -19,7 +20,6 @@ from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "pandas.md"
-WEEK_S = 7 * 86_400.0
 FIRST = 1_790_000_000.0
 
 MakeResult = Callable[..., Result]

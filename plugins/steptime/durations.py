@@ -1,8 +1,10 @@
-"""Types of fields that hold a duration: a finite number, with a bound that no sensible value exceeds."""
+"""Durations: the seconds of a week, and types of fields with bounds that no sensible value exceeds."""
 
 from typing import Annotated
 
 from pydantic import Field
+
+WEEK_S = 7 * 86_400.0
 
 Hours = Annotated[float, Field(gt=0, le=8784, allow_inf_nan=False)]
 """Hours above zero, at most those of a year."""

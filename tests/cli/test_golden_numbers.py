@@ -18,6 +18,7 @@ from stored_trial import StoredTrial, run_rounds
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.durations import WEEK_S
 from steptime.judging.incident_updates import update_incidents
 from steptime.store.run_queries import Store
 
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.long
 GOLDEN = Path(__file__).parents[1] / "golden" / "numbers"
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 START = 1_790_000_000.0
-WEEK_S = 7 * 86_400.0
 CALLS = {
     "metrics": "metrics --workload llama3.1 --size 70b --dtype fp8 --gpu-type h100 --gpus 64 --step-time 9.5",
     "parse": f"parse {LOGS / 'log-nemo2_h100_fp8.out'}",

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from steptime.durations import WEEK_S
 from steptime.judging import common_causes
-from steptime.judging.common_causes import WEEK_S, CommonCause
+from steptime.judging.common_causes import CommonCause
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.models import Judgement
 from steptime.judging.node_effects import as_evidence, node_runs

@@ -17,6 +17,7 @@ from stored import publish
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since
 from steptime.judging.drift import STEP_RUNS, find_drift
 from steptime.judging.findings import Comparison
@@ -28,7 +29,6 @@ from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
 
-WEEK_S = 7 * 86_400.0
 WEEKS = 26
 DRIFT = 0.05
 """The drift of the cell `tiny·fp32·2` over half a year."""

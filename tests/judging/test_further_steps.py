@@ -1,8 +1,9 @@
 """A slowdown on top of one that is still there, and a drift beside a step."""
 
 import pytest
-from planted_series import WEEK_S, planted_series
+from planted_series import planted_series
 
+from steptime.durations import WEEK_S
 from steptime.judging.detection import SeriesState, series_states
 from steptime.judging.onset import likely_ramp
 

@@ -15,9 +15,10 @@ from sync_ledger import ledger
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_dag_run, compare_planned, compare_since, compare_sweep
 from steptime.judging.judgements import judge_all
-from steptime.judging.missing_cells import WEEK_S, find_missing, two_levels
+from steptime.judging.missing_cells import find_missing, two_levels
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
 from steptime.logs.training_log import Problem

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from steptime.durations import WEEK_S
 from steptime.judging.detection import SeriesState, judge
 from steptime.judging.models import Judgement
 from steptime.judging.node_effects import (
@@ -18,7 +19,6 @@ from steptime.judging.node_effects import (
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
 
-WEEK_S = 7 * 86_400.0
 NODES = [f"n{number:03}" for number in range(128)]
 SIZES = (1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 32, 64)
 """How many nodes each of the 19 training cells takes."""

@@ -14,7 +14,6 @@ from sixty_cells import (
     NOISY,
     SEEDS,
     STEP,
-    WEEK_S,
     WEST_CHANGE,
     StoresOf,
     cells,
@@ -24,6 +23,7 @@ from sixty_cells import (
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since
 from steptime.judging.findings import Comparison, Finding
 from steptime.store.run_queries import Store

@@ -9,6 +9,7 @@ from stored import publish
 from stored_trial import OUT_OF_MEMORY, RULES, VARIANTS, StoredTrial, run_rounds
 
 from steptime.clusters.base import JobState, JobStatus
+from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.judging.comparison import finding_of_run
 from steptime.judging.trial_answers import (
@@ -20,8 +21,6 @@ from steptime.judging.trials import Observation, decide
 from steptime.recipes.models import TrialPosition
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-
-WEEK_S = 7 * 86_400
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from sixty_cells import SEEDS, SWEEP_DAG, WEEK_S, StoresOf
+from sixty_cells import SEEDS, SWEEP_DAG, StoresOf
 from typer.testing import CliRunner
 
 from steptime.airflow.assets import extra_of_run
 from steptime.cli import app
+from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep, finding_of_run
 from steptime.judging.findings import Comparison
 from steptime.judging.incident_updates import update_incidents

@@ -14,13 +14,13 @@ from stored import publish
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since
 from steptime.pages.report_file import report_sweep
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
 
 MakeResult = Callable[..., Result]
-WEEK_S = 7 * 86_400.0
 HOSTILE = (
     "</style></title><script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from steptime.durations import WEEK_S
 from steptime.judging.detection import Direction
 from steptime.judging.models import Judgement, with_job_names
 from steptime.judging.node_effects import NodeRun, SlowNode, slow_nodes
@@ -18,7 +19,7 @@ from steptime.judging.onset import date
 from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.series import Series
 
-WEEK_S = 7 * 86_400.0
+TOGETHER_S = WEEK_S
 """Runs that are older than the newest one by more than this are ignored. Cells whose levels began further
 apart than this did not change together."""
 CONFIRMING_CELLS = 2
@@ -45,10 +46,9 @@ class Evidence:
 
     cell: Series
     job: str
-    tendency: Direction | None
-    """Whether the run by itself is slower or faster than usual, at the probability `LEANS`."""
     direction: Direction | None
-    """Direction of the cell's suspected or confirmed change; without one, the same as `tendency`."""
+    """Direction of the cell's suspected or confirmed change; without one, that in which the run leans
+    (`LEANS`), None if it does not lean."""
     is_open: bool
     """Whether its cell has a suspected or confirmed change."""
     change: float
@@ -107,7 +107,7 @@ def causes(
             series: evidence
             for series, of_cell in judged.items()
             if series["cluster"] == cluster
-            and (evidence := [_evidence(series, run) for run in of_cell if _counts(run, newest - WEEK_S)])
+            and (evidence := [_evidence(series, run) for run in of_cell if _counts(run, newest - TOGETHER_S)])
         }
         runs = [run for run in runs_on_nodes if run.series["cluster"] == cluster]
         every = [run for evidence in cells.values() for run in evidence]
@@ -130,7 +130,6 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
     return Evidence(
         cell=series,
         job=judged.run.job_name,
-        tendency=tendency,
         direction=series_state.direction if is_open else tendency,
         is_open=is_open,
         change=judged.level_change if is_open else series_state.against.change([judged.run.seconds]),
@@ -235,7 +234,7 @@ def _changed_together(
 
     def moved_with(first: Evidence) -> list[Evidence]:
         """Return the cells that moved within a week from this one, and those that lean with their change."""
-        within = [run for run in changed if 0 <= run.since - first.since <= WEEK_S]
+        within = [run for run in changed if 0 <= run.since - first.since <= TOGETHER_S]
         change = _most_shared([run for run in within if run.is_open])
         # When a cell that only leans began to do so is not known.
         return [

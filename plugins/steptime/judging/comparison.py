@@ -46,6 +46,7 @@ from steptime.store.run_queries import Store
 from steptime.store.run_records import read_setup
 
 _ALL: Mapping[str, Any] = MappingProxyType({})
+_NONE: Mapping[Series, float] = MappingProxyType({})
 
 
 def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) -> Comparison:
@@ -221,6 +222,7 @@ def compare_judgements(
     read_record: Callable[[str], str],
     q_values: Mapping[str, float] | None = None,
     runs_on_nodes: Sequence[NodeRun] | None = None,
+    silenced: Mapping[Series, float] = _NONE,
 ) -> Comparison:
     """Compare series by the newest judgement of each.
 
@@ -230,6 +232,7 @@ def compare_judgements(
         q_values: by job name, the p-values of the newest runs, adjusted for the cells compared with them; by
             default these series are compared with each other.
         runs_on_nodes: the training runs of the last weeks, as evidence on nodes; by default those of `cells`.
+        silenced: until when a series is silenced (Unix time).
     """
     newest = [(series, judgements[0]) for series, judgements in cells.items() if judgements]
     if q_values is None:
@@ -240,6 +243,7 @@ def compare_judgements(
             judgement,
             q_values.get(judgement.run.job_name, 1.0),
             confirmation_runs_command(judgement.run, judgement.series_state, read_record),
+            silenced.get(series),
         )
         for series, judgement in newest
     ]
@@ -294,12 +298,13 @@ def compare_stored(store: Store, cells: Mapping[Series, Sequence[Judgement]]) ->
     """Compare series of a store by the newest judgement of each; `cells` has them newest first."""
     newest = [(series, judgements[0]) for series, judgements in cells.items() if judgements]
     until = max((judgement.run.row["submitted_at"] for _, judgement in newest), default=0.0)
-    found = compare_judgements(
-        cells, record_reader(store), read_q_values(store, newest), read_node_runs(store, until)
+    return compare_judgements(
+        cells,
+        record_reader(store),
+        read_q_values(store, newest),
+        read_node_runs(store, until),
+        silenced_cells(store, dict(newest)),
     )
-    silenced = silenced_cells(store, dict(newest))
-    findings = (replace(one, silenced_until=silenced.get(one.series)) for one in found.findings)
-    return replace(found, findings=rank_findings(findings))
 
 
 def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> SeriesState:

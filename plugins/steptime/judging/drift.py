@@ -14,8 +14,9 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from steptime.durations import WEEK_S
 from steptime.judging.detection import FEWEST_RUNS, LEAST_CHANGE
-from steptime.judging.onset import WEEK_S, likely_indexes, likely_ramp
+from steptime.judging.onset import likely_indexes, likely_ramp
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steptime.judging.common_causes import WEEK_S, CommonCause
+from steptime.durations import WEEK_S
+from steptime.judging.common_causes import TOGETHER_S, CommonCause
 from steptime.judging.common_properties import common_property
 from steptime.judging.comparison import compare_stored
 from steptime.judging.detection import Direction
@@ -242,7 +243,7 @@ def _alike(rest: Sequence[Finding], every: Sequence[Finding]) -> Iterator[tuple[
             within = [
                 one
                 for one in left
-                if _began(one) <= _began(left[0]) + WEEK_S and _may_share_a_cause(left[0], one)
+                if _began(one) <= _began(left[0]) + TOGETHER_S and _may_share_a_cause(left[0], one)
             ]
             moved = {one.series for one in within}
             common = common_property(left[0].series, moved, compared)
@@ -251,23 +252,29 @@ def _alike(rest: Sequence[Finding], every: Sequence[Finding]) -> Iterator[tuple[
             left = [one for one in left if one not in group]
 
 
-def _may_share_a_cause(one: Finding, other: Finding) -> bool:
+def _may_share_a_cause(finding: Finding, other: Finding) -> bool:
     """Return whether a recorded change may have moved both cells; also if nothing is recorded of either.
 
-    With which run a suspected cell began is not known yet.
+    It is a change at the run with which one of the cells likeliest began, and at any run with which the other
+    may have begun. With which run a suspected cell began is not known yet.
     """
-    if "suspected" in (one.series_state.state, other.series_state.state):
+    if "suspected" in (finding.series_state.state, other.series_state.state):
         return True
-    first, second = (
-        [
-            {changed_to(change) for change in some if is_notable(change)}
-            for some in (found.judgement.changes, found.onset.nearby if found.onset else ())
-        ]
-        for found in (one, other)
-    )
-    if not first[0] and not second[0]:
+    at_start, other_at_start = (_notable(cell.judgement.changes) for cell in (finding, other))
+    if not at_start and not other_at_start:
         return True
-    return not first[0].isdisjoint(second[0] | second[1]) or not second[0].isdisjoint(first[0] | first[1])
+    in_range, other_in_range = at_start | _nearby(finding), other_at_start | _nearby(other)
+    return bool(at_start & other_in_range or other_at_start & in_range)
+
+
+def _notable(changes: Iterable[str]) -> set[tuple[str, str]]:
+    """Return the names and new values of changes, apart from those of nodes and of steptime's version."""
+    return {changed_to(change) for change in changes if is_notable(change)}
+
+
+def _nearby(finding: Finding) -> set[tuple[str, str]]:
+    """Return what changed at the other runs with which the cell may have begun."""
+    return _notable(finding.onset.nearby) if finding.onset else set()
 
 
 def _began(finding: Finding) -> float:

@@ -15,6 +15,7 @@ from itertools import count, pairwise
 from types import MappingProxyType
 from typing import Any
 
+from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, SeriesState
 from steptime.judging.series import Series, recent_seconds
@@ -24,7 +25,6 @@ from steptime.recipes.sweeps import load_sweep
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
 
-WEEK_S = 7 * 86_400.0
 LOOK_BACK_S = 4 * WEEK_S
 """How long before a comparison the runs of a sweep are used to learn its cells."""
 LARGEST_UNSEEN_CHANGE = 0.05

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
+from steptime.durations import WEEK_S
 from steptime.judging.incidents import ACTIVE, incidents
 from steptime.judging.node_effects import node_effects
 from steptime.judging.node_evidence import read_node_runs
@@ -16,7 +17,7 @@ from steptime.measure.stragglers import rank_times
 from steptime.store.run_queries import Store
 from steptime.store.run_records import split_nodes
 
-LOOK_BACK_S = 28 * 86_400.0
+LOOK_BACK_S = 4 * WEEK_S
 
 
 def describe_node(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+from steptime.durations import WEEK_S
 from steptime.judging.models import Judgement
 from steptime.judging.series import Series
 from steptime.recipes.models import Mode
 from steptime.store.run_records import split_nodes
 
-WEEK_S = 7 * 86_400.0
 WEEKS_BACK = 4
 """Runs of so many weeks are looked at."""
 FEWEST_CELLS = 3

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from steptime.durations import WEEK_S
 from steptime.judging.judgements import hidden_series, judge_now
-from steptime.judging.node_effects import WEEK_S, WEEKS_BACK, NodeRun, as_evidence, node_runs
+from steptime.judging.node_effects import WEEKS_BACK, NodeRun, as_evidence, node_runs
 from steptime.judging.series import Series
 from steptime.recipes.models import Mode
 from steptime.store import judgement_queries

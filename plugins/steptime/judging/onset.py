@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
 
+from steptime.durations import WEEK_S
 from steptime.judging.detection import LEAST_DEVIATION, Direction
 from steptime.judging.series import SeriesRun
 
@@ -14,7 +15,6 @@ CREDIBLE = 0.95
 CHANGE_ODDS = 30.0
 """How much likelier a level begins with a run at which something changed than with another. Nodes and the
 version of steptime do not count: they change all the time."""
-WEEK_S = 7 * 86_400.0
 SHORTEST_RAMP_S = 3.5 * WEEK_S
 """A ramp is told from a step if it lasts four weeks, give or take some days between weekly runs."""
 

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, get_args
 
+from steptime.durations import WEEK_S
 from steptime.judging.detection import FALSE_DISCOVERY_RATE, Direction, SeriesState, adjust_p_values
 from steptime.judging.judgements import hidden_series, judge_now
 from steptime.judging.models import Judgement
@@ -18,7 +19,7 @@ from steptime.judging.series import Series
 from steptime.store import judgement_queries
 from steptime.store.run_queries import Store
 
-NEAR_S = 7 * 86_400.0
+NEAR_S = WEEK_S
 """A run is compared with runs of other series that were submitted within this many seconds of it."""
 
 SeriesVerdict = Literal["slower", "faster", "unchanged", "insufficient history"]

@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 
 from steptime.clusters.base import JobState
 from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.durations import WEEK_S
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.cluster_files import cluster_file
@@ -28,7 +29,7 @@ from steptime.store.database import database_exists, lock, read_connection, writ
 from steptime.store.run_models import LedgerPlan
 from steptime.store.schema import jobs
 
-_PLANNED_COUNTS_S = 7 * 86_400
+_PLANNED_COUNTS_S = WEEK_S
 """How long a reservation counts if its DAG run is lost; a sweep may wait six days for approval."""
 _SETTLED_WITHIN_S = 86_400
 """How long a lost job counts after the latest time at which it can have ended."""

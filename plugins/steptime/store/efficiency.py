@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import bindparam, select
 from sqlalchemy.engine import Connection
 
+from steptime.durations import WEEK_S
 from steptime.recipes.models import Mode
 from steptime.store.columns import COMPUTED, Row, series_columns
 from steptime.store.database import dicts, lock_series, read_connection, write_transaction
@@ -24,7 +25,7 @@ CONFIDENCE = 0.95
 """Level of the confidence interval."""
 FEWEST_REPEATS = 3
 """Fewest jobs at each GPU count for an interval: with two, only 7 of 10 intervals have the true value."""
-EARLIER_S = 7 * 86_400.0
+EARLIER_S = WEEK_S
 """How long before the nearest earlier run on fewer GPUs the base may have been submitted, in seconds."""
 
 _FAMILY = (*series_columns("model", "variant", "mode"), "dag_id")

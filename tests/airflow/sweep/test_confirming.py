@@ -14,7 +14,7 @@ from sync_ledger import ledger
 from steptime.airflow.assets import extra_of_run
 from steptime.airflow.base import task_key
 from steptime.clusters.base import StagedFiles
-from steptime.judging.common_causes import WEEK_S
+from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
 from steptime.recipes.models import Mode
