@@ -19,7 +19,7 @@ from steptime.judging.incidents import (
     Incident,
     accept,
     comment,
-    incident,
+    find_incident,
     incidents,
     mark_notified,
     silence,
@@ -319,10 +319,10 @@ def test_a_note_stays_with_the_incident(store: Store, week: Week) -> None:
     assert found.id is not None
     comment(store, found.id, note="the switch is being replaced", author="ann", now=5.0)
     week({2: 1.06})
-    again = incident(store, found.id)
+    again = find_incident(store, found.id)
     assert (again.note, again.noted_by, again.noted_at) == ("the switch is being replaced", "ann", 5.0)
     with pytest.raises(UserError, match="there is no incident 1000"):
-        incident(store, 10**30)
+        find_incident(store, 10**30)
     with pytest.raises(UserError, match="there is no incident 999"):
         comment(store, 999, note="x", author="ann")
 
@@ -336,7 +336,7 @@ def test_a_reader_sees_the_cells_of_the_dags_that_they_may_read(store: Store, we
     for dags, seen in (((cell.dag_id,), 1), (("another",), 0)):
         assert len(incidents(Store(store.url, dags=dags))) == seen
     with pytest.raises(UserError, match="there is no incident"):
-        incident(Store(store.url, dags=("another",)), found.id)
+        find_incident(Store(store.url, dags=("another",)), found.id)
 
 
 def test_the_command_lists_notes_and_accepts(

@@ -20,7 +20,7 @@ from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
 from steptime.judging.incident_updates import update_incidents
-from steptime.judging.incidents import incident
+from steptime.judging.incidents import find_incident
 from steptime.judging.onset import date
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.judging.series import Series
@@ -694,7 +694,7 @@ async def test_an_incident_with_cells_that_a_user_may_not_see_is_not_changed_by_
     pages: FastAPI, store: Store, incident_id: int, action: str
 ) -> None:
     """Accepting would also close it for users who see the other cells."""
-    [cell] = incident(store, incident_id).cells
+    [cell] = find_incident(store, incident_id).cells
     cells = [cell.as_json, replace(cell, dag_id="hidden").as_json]
     with write_transaction(store.url) as connection:
         incident_queries.write(connection, incident_id, {"cells": cells})

@@ -15,7 +15,7 @@ from steptime.judging.incidents import (
     accept,
     comment,
     end_silence,
-    incident,
+    find_incident,
     incidents,
     silence,
 )
@@ -77,7 +77,7 @@ def list_incidents(
 @group.command("show")
 def show_incident(number: NUMBER, *, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
     """Show one incident with its cells."""
-    shown = incident(_store("show"), number)
+    shown = find_incident(_store("show"), number)
     if output_format is Format.TABLE:
         typer.echo(shown.sentence)
         if shown.silence:

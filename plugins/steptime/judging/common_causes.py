@@ -196,10 +196,10 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
     directions: tuple[Direction, ...] = ("slower", "faster")
     for direction in directions:
         open_ones = [run for run in latest if run.is_open and run.direction == direction]
-        found = _changed_together(cluster, direction, latest, has_changed)
-        if found is not None:
-            yield found
-        left = [run for run in open_ones if found is None or run.cell not in found.cells]
+        together = _changed_together(cluster, direction, latest, has_changed)
+        if together is not None:
+            yield together
+        left = [run for run in open_ones if together is None or run.cell not in together.cells]
         others = [run for run in latest if not (run.is_open and run.direction == direction)]
         while (change := _most_shared(left)) is not None:
             sharing = _sharing(left, change)
@@ -293,7 +293,7 @@ def _most_shared(runs: Sequence[Evidence]) -> str | None:
 
 
 def _sharing(runs: Iterable[Evidence], change: str) -> list[Evidence]:
-    return [run for run in runs if any(changed_to(one) == changed_to(change) for one in run.changes)]
+    return [run for run in runs if any(changed_to(other) == changed_to(change) for other in run.changes)]
 
 
 def _named_change(
@@ -308,8 +308,8 @@ def _named_change(
     lean the same way, but are not suspected themselves.
     """
     cluster, direction = sharing[0].cell["cluster"], sharing[0].direction or "slower"
-    counted = Counter(changed_to(one) for run in sharing for one in dict.fromkeys(run.changes))
-    of_first = {changed_to(one): one for run in reversed(sharing) for one in run.changes}
+    counted = Counter(changed_to(event) for run in sharing for event in dict.fromkeys(run.changes))
+    of_first = {changed_to(event): event for run in reversed(sharing) for event in run.changes}
     also = [
         f"{of_first[key]} ({count} of {len(sharing)})"
         for key, count in counted.items()

@@ -58,7 +58,7 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
     ran = [row for row in rows if row["submitted_at"] >= since]
     lost = store.lost_jobs(since=since)
-    found = _with_totals(
+    comparison = _with_totals(
         store,
         compare_stored(store, judgements_since(store, since)),
         ran,
@@ -66,12 +66,12 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
         lost=lost,
         only=only,
     )
-    found = replace(found, new_levels=_new_levels(store, since, only))
+    comparison = replace(comparison, new_levels=_new_levels(store, since, only))
     length = time.time() - since
     if length > LOOK_BACK_S:
-        return found
+        return comparison
     earlier = [row for row in rows[len(ran) :] if row["submitted_at"] >= since - length]
-    return replace(found, cost=describe_cost(_selected(ran, only), _selected(earlier, only)))
+    return replace(comparison, cost=describe_cost(_selected(ran, only), _selected(earlier, only)))
 
 
 def _new_levels(store: Store, since: float, only: Mapping[str, Any]) -> int:
@@ -116,9 +116,9 @@ def compare_dag_run(store: Store, dag_id: str, dag_run_id: str, planned: Iterabl
     """
     scope: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
     rows = store.results(include_rejected=True, **scope)
-    found = compare_stored(store, select_judgements(store, scope))
+    comparison = compare_stored(store, select_judgements(store, scope))
     return _with_totals(
-        store, found, rows, _runs_of_previous_weeks(store, rows), planned, lost=store.lost_jobs(**scope)
+        store, comparison, rows, _runs_of_previous_weeks(store, rows), planned, lost=store.lost_jobs(**scope)
     )
 
 
@@ -128,10 +128,12 @@ def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> 
     `only` (values by column) selects the series to return. Raises UserError if `config/` has no such sweep.
     """
     runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in expand_cell(cell))
-    planned = [one for one in runs if one.is_judged]
-    found = compare_stored(store, {one: newest_judgement(store, one) for one in planned}).only(only)
+    planned = [series for series in runs if series.is_judged]
+    comparison = compare_stored(store, {series: newest_judgement(store, series) for series in planned}).only(
+        only
+    )
     return replace(
-        found, completeness=completeness(store, found.series_states, (), planned=planned, only=only)
+        comparison, completeness=completeness(store, comparison.series_states, (), planned=planned, only=only)
     )
 
 
@@ -139,7 +141,7 @@ def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison
     """Return whether each series with a run in `rows` got slower or faster, by its newest run."""
     cells = dict.fromkeys(Series.from_row(row) for row in rows)
     stand = judgements_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
-    return compare_stored(store, {one: stand.get(one, []) for one in cells if one.is_judged})
+    return compare_stored(store, {series: stand.get(series, []) for series in cells if series.is_judged})
 
 
 def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
@@ -189,13 +191,13 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     for name in names:
         if name not in by_name:
             raise UserError(f"run {name} has no measured time to compare: name a run that has one.")
-    one, two = (by_name[name] for name in names)
+    earlier_run, later_run = (by_name[name] for name in names)
     before = list(takewhile(lambda run: run.job_name not in names, runs))
-    series_state, read = _two_runs(before, one, two), record_reader(store)
-    judgement = Judgement(two, series_state, tuple(changes(*map(read, names))))
+    series_state, read = _two_runs(before, earlier_run, later_run), record_reader(store)
+    judgement = Judgement(later_run, series_state, tuple(changes(*map(read, names))))
     q_values = adjust_q_values([(series, judgement)])
-    command = confirmation_runs_command(two, series_state, read)
-    return Comparison((Finding(series, judgement, q_values.get(two.job_name, 1.0), command),))
+    command = confirmation_runs_command(later_run, series_state, read)
+    return Comparison((Finding(series, judgement, q_values.get(later_run.job_name, 1.0), command),))
 
 
 def confirmation_runs_command(
@@ -258,7 +260,7 @@ def compare_judgements(
 
 def _with_totals(
     store: Store,
-    found: Comparison,
+    comparison: Comparison,
     ran: Sequence[Mapping[str, Any]],
     before: Sequence[Mapping[str, Any]],
     planned: Iterable[Series] = (),
@@ -267,14 +269,16 @@ def _with_totals(
     only: Mapping[str, Any] = _ALL,
 ) -> Comparison:
     """Return the comparison of the series selected by `only`, with totals, goodput and missing cells."""
-    found = found.only(only)
-    missing = completeness(store, found.series_states, ran, before, planned=planned, lost=lost, only=only)
+    comparison = comparison.only(only)
+    missing = completeness(
+        store, comparison.series_states, ran, before, planned=planned, lost=lost, only=only
+    )
     selected = _selected(ran, only)
     if only:
         lost = [job for job in lost if Series.from_run(Run.model_validate(job["run"])).has(only)]
     goodput = compute_goodput(selected, lost)
     return replace(
-        found,
+        comparison,
         totals=sum_up(selected),
         goodput="" if goodput is None else goodput.sentence,
         completeness=missing,
@@ -307,11 +311,11 @@ def compare_stored(store: Store, cells: Mapping[Series, Sequence[Judgement]]) ->
     )
 
 
-def _two_runs(before: Sequence[SeriesRun], one: SeriesRun, two: SeriesRun) -> SeriesState:
+def _two_runs(before: Sequence[SeriesRun], earlier: SeriesRun, later: SeriesRun) -> SeriesState:
     """Return whether two single runs differ by more than the runs before them usually do."""
     usual = Baseline().with_runs(*(run.seconds for run in before))
-    against = replace(usual, level=(one.seconds,))
-    judged = (two.seconds,)
+    against = replace(usual, level=(earlier.seconds,))
+    judged = (later.seconds,)
     if not against.suffices:
         return SeriesState("insufficient history", None, judged, against)
     direction = against.direction(judged)

@@ -273,8 +273,8 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     Findings with an adjusted value of at most 0.05 are the discoveries at a false discovery rate of 5 %.
     """
     order = sorted(range(len(p_values)), key=lambda index: p_values[index], reverse=True)
-    found, least = [1.0] * len(p_values), 1.0
+    adjusted, least = [1.0] * len(p_values), 1.0
     for smaller, index in enumerate(order):
         least = min(least, p_values[index] * len(p_values) / (len(p_values) - smaller))
-        found[index] = least
-    return found
+        adjusted[index] = least
+    return adjusted

@@ -126,7 +126,7 @@ def _step(
     import numpy as np
     from scipy import special
 
-    seconds, count = np.array([one for _, one in runs]), len(runs)
+    seconds, count = np.array([time_s for _, time_s in runs]), len(runs)
     indexes = np.arange(FEWEST_RUNS, count - STEP_RUNS + 1)
     if not len(indexes):
         return None
@@ -146,8 +146,8 @@ def _step(
     ramp = likely_ramp(seconds.tolist(), times, "slower", changed)
     if ramp is not None and ramp.log_odds > 0:
         return None
-    found = likely_indexes(seconds.tolist(), range(indexes[0], indexes[-1] + 1), "slower", changed)
-    return found if seconds[found[0] :].mean() / seconds[: found[0]].mean() - 1 >= LEAST_CHANGE else None
+    likely = likely_indexes(seconds.tolist(), range(indexes[0], indexes[-1] + 1), "slower", changed)
+    return likely if seconds[likely[0] :].mean() / seconds[: likely[0]].mean() - 1 >= LEAST_CHANGE else None
 
 
 def _changes(seconds: "Numbers") -> list[int]:

@@ -46,7 +46,7 @@ class Cost:
     @property
     def gpu_hours(self) -> float | None:
         """Expected GPU-hours of all runs that have an estimate; None if no run has one."""
-        known = [one.gpu_hours for one in self.each if one.gpu_hours is not None]
+        known = [expected.gpu_hours for expected in self.each if expected.gpu_hours is not None]
         return sum(known) if known else None
 
     @property
@@ -55,8 +55,8 @@ class Cost:
         hours, unread = self.gpu_hours, f" ({self.problem})" if self.problem else ""
         if hours is None:
             return f"no history and no publication: upper bound only{unread}"
-        longest = format_time_limit(round(max(one.seconds or 0 for one in self.each)))
-        counts = Counter(one.source for one in self.each)
+        longest = format_time_limit(round(max(expected.seconds or 0 for expected in self.each)))
+        counts = Counter(expected.source for expected in self.each)
         of = {
             Source.HISTORY: "by the history of their series",
             Source.PUBLICATION: "by the publication, start and end of the job apart",
@@ -71,21 +71,21 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
 
     Raises UserError if the store cannot be used at all: its address is invalid, or another version made it.
     """
-    found: dict[tuple[Series, int, int], Expected] = {}
+    by_configuration: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []
     for run in runs:
         # A run of a trial, which is not judged, costs what those of the same configuration cost.
         series = Series.from_run(run.model_copy(update={"trial": None}))
         alike = (series, run.max_steps - run.first_step, run.time_limit_s)  # repeats are
-        if alike not in found:
+        if alike not in by_configuration:
             past: Sequence[RunTimes] = ()
             try:
                 if problem is None and store.exists():
                     past = store.run_times(series.key, _LATEST_RUNS)
             except SystemFailure as error:
                 problem = f"the history cannot be read: {error}"
-            found[alike] = _expected(run, past)
-        each.append(found[alike])
+            by_configuration[alike] = _expected(run, past)
+        each.append(by_configuration[alike])
     return Cost(tuple(each), problem)
 
 
@@ -94,8 +94,8 @@ def _expected(run: Run, past: Sequence[RunTimes]) -> Expected:
     # The published step time is that of the published settings.
     published = None if run.tuning else published_performance(run.recipe)
     if past:
-        around = statistics.median(one.job_s - one.step_s * one.steps for one in past)
-        seconds = max(around, 0) + statistics.median(one.step_s for one in past) * steps
+        around = statistics.median(times.job_s - times.step_s * times.steps for times in past)
+        seconds = max(around, 0) + statistics.median(times.step_s for times in past) * steps
         source = Source.HISTORY
     elif published is not None and published.step_time is not None:
         seconds, source = published.step_time * steps, Source.PUBLICATION

@@ -164,8 +164,8 @@ class Comparison:
 
         Totals, cost, goodput and completeness remain those of all series.
         """
-        findings = tuple(one for one in self.findings if one.series.has(values))
-        series = {one.series for one in findings}
+        findings = tuple(finding for finding in self.findings if finding.series.has(values))
+        series = {finding.series for finding in findings}
         causes = tuple(cause for cause in self.causes if not series.isdisjoint(cause.cells))
         return replace(self, findings=findings, causes=causes)
 
@@ -184,34 +184,38 @@ class Comparison:
     @property
     def series_states(self) -> dict[Series, SeriesState]:
         """The state of each series: unchanged, suspected, confirmed, …"""
-        return {one.series: one.series_state for one in self.findings}
+        return {finding.series: finding.series_state for finding in self.findings}
 
     @property
     def confirmed_slower(self) -> bool:
         """Whether any series is confirmed as slower, silenced ones aside."""
         return any(
-            one.verdict == "slower" and one.series_state.state == "confirmed" and not one.is_silenced
-            for one in self.findings
+            finding.verdict == "slower"
+            and finding.series_state.state == "confirmed"
+            and not finding.is_silenced
+            for finding in self.findings
         )
 
     @property
     def names(self) -> list[str]:
         """The name of each finding's cell: its label, or its full name if two cells share a label."""
-        labels = Counter(one.series.label for one in self.findings)
+        labels = Counter(finding.series.label for finding in self.findings)
         return [
-            one.series.label if labels[one.series.label] == 1 else one.series.full_name
-            for one in self.findings
+            finding.series.label if labels[finding.series.label] == 1 else finding.series.full_name
+            for finding in self.findings
         ]
 
     @property
     def sentence(self) -> str:
         """Counts of slower, faster, unchanged and unknown (too little history) cells, and the worst cell."""
-        counts = Counter(one.verdict for one in self.findings if not one.is_silenced)
+        counts = Counter(finding.verdict for finding in self.findings if not finding.is_silenced)
         parts = [f"{counts[verdict]} {verdict}" for verdict in ("slower", "faster", "unchanged")]
         if unknown := counts["insufficient history"]:
             parts.append(f"{unknown} with insufficient history")
         if silenced := [
-            one.silenced_until for one in self.findings if one.silenced_until and one.is_silenced
+            finding.silenced_until
+            for finding in self.findings
+            if finding.silenced_until and finding.is_silenced
         ]:
             parts.append(f"{len(silenced)} silenced until {date(min(silenced))}")
         sentence = f"{self.cells} cell{'' if self.cells == 1 else 's'}: {', '.join(parts)}"
@@ -220,9 +224,9 @@ class Comparison:
         if counts["slower"]:
             worst = self.findings[0]
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.series_state.state}"
-        if drifting := sum(one.drift is not None for one in self.findings):
+        if drifting := sum(finding.drift is not None for finding in self.findings):
             sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
-        if waiting := sum(one.confirmation_runs_wanted > 0 for one in self.findings):
+        if waiting := sum(finding.confirmation_runs_wanted > 0 for finding in self.findings):
             sentence += f"; {waiting} wait{'s' if waiting == 1 else ''} for confirmation runs"
         return sentence
 
@@ -231,16 +235,16 @@ class Comparison:
         """A sentence for each common cause, then sentences on each cell that got slower or faster."""
         return [cause.sentence for cause in self.causes] + [
             f"{name}: {remark}"
-            for name, one in zip(self.names, self.findings, strict=True)
-            for remark in one.remarks
+            for name, finding in zip(self.names, self.findings, strict=True)
+            for remark in finding.remarks
         ]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each finding, with the columns `COLUMNS`."""
         return [
-            _row(name, one) | {"cause": self._cause_name(one.series)}
-            for name, one in zip(self.names, self.findings, strict=True)
+            _row(name, finding) | {"cause": self._cause_name(finding.series)}
+            for name, finding in zip(self.names, self.findings, strict=True)
         ]
 
     def _cause_name(self, series: Series) -> str:
@@ -253,8 +257,8 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _worst_first(finding: Finding) -> tuple[int, bool, float]:
-    place = VERDICTS.index("faster" if finding.is_silenced else finding.verdict)
-    return place, finding.is_silenced, -(finding.change_percent or 0)
+    rank = VERDICTS.index("faster" if finding.is_silenced else finding.verdict)
+    return rank, finding.is_silenced, -(finding.change_percent or 0)
 
 
 def _remarks(finding: Finding) -> list[str]:

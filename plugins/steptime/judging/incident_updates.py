@@ -91,19 +91,21 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
     now = time.time() if now is None else now
     with write_transaction(store.url) as connection:
         lock_series(connection, {"table": "incidents"})
-        found = compare_stored(store, judgements_since(store, now - WEEK_S))
+        comparison = compare_stored(store, judgements_since(store, now - WEEK_S))
         active = [Incident.stored(row) for row in incident_queries.read(connection, states=ACTIVE)]
 
         def is_accepted(incident: Incident) -> bool:
-            levels = (judgement_queries.accepted(connection, one.series.key) for one in incident.cells)
+            levels = (judgement_queries.accepted(connection, cell.series.key) for cell in incident.cells)
             return any(
-                level["accepted_at"] >= incident.opened_at for some in levels for level in some.values()
+                level["accepted_at"] >= incident.opened_at
+                for accepted in levels
+                for level in accepted.values()
             )
 
-        groups = [_with_node_sweep(group, store) for group in group_findings(found)]
+        groups = [_with_node_sweep(group, store) for group in group_findings(comparison)]
         updated, merged = reconcile(
             active,
-            found,
+            comparison,
             groups,
             lambda series: newest_judgement(store, series),
             runs_on_nodes=read_node_runs(store, now),
@@ -113,13 +115,13 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
             closed = close_returned(incident, now, is_accepted)
             if closed not in active:
                 incident_queries.write(connection, closed.id, closed.as_row)
-        incident_queries.delete(connection, [one.id for one in merged if one.id is not None])
+        incident_queries.delete(connection, [incident.id for incident in merged if incident.id is not None])
         return [*map(Incident.stored, incident_queries.read_unnotified(connection, ACTIVE, now))]
 
 
 def reconcile(
     active: Sequence[Incident],
-    found: Comparison,
+    comparison: Comparison,
     groups: Sequence[Group],
     read_judgements: Callable[[Series], Sequence[Judgement]],
     *,
@@ -128,51 +130,57 @@ def reconcile(
 ) -> tuple[list[Incident], list[Incident]]:
     """Match groups with the active incidents; return the updated and new ones, and those merged into others.
 
-    `groups` are those of `found`. `read_judgements` returns the judgements of a series, newest first.
+    `groups` are those of `comparison`. `read_judgements` returns the judgements of a series, newest first.
     `runs_on_nodes` are the training runs of the last weeks, to see whether a node is usual again.
     """
     left, updated, merged = list(active), list[Incident](), list[Incident]()
     for group in groups:
-        alike = [one for one in left if (one.cluster, one.direction) == (group.cluster, group.direction)]
-        same = [one for one in alike if group.explains(one)]
-        latest = {one.series: one.judgement for one in group.findings}
+        alike = [
+            incident
+            for incident in left
+            if (incident.cluster, incident.direction) == (group.cluster, group.direction)
+        ]
+        same = [incident for incident in alike if group.explains(incident)]
+        latest = {finding.series: finding.judgement for finding in group.findings}
         taken = {
             cell.series
-            for one in (*alike, *updated)
-            if one.kind == "change" and one not in same and one.direction == group.direction
-            for cell in one.cells
+            for incident in (*alike, *updated)
+            if incident.kind == "change" and incident not in same and incident.direction == group.direction
+            for cell in incident.cells
             if cell.state not in AT_USUAL
             and cell.series in latest
             and cell.is_newest_step(latest[cell.series])
         }
-        findings = tuple(one for one in group.findings if one.series not in taken)
+        findings = tuple(finding for finding in group.findings if finding.series not in taken)
         if not findings:
             continue
-        cells = {one.series for one in findings}
+        cells = {finding.series for finding in findings}
         sharing = [
-            one
-            for one in alike
-            if one not in same
-            and one.kind not in _NAMED
-            and any(cell.series in cells and cell.is_newest_step(latest[cell.series]) for cell in one.cells)
+            incident
+            for incident in alike
+            if incident not in same
+            and incident.kind not in _NAMED
+            and any(
+                cell.series in cells and cell.is_newest_step(latest[cell.series]) for cell in incident.cells
+            )
         ]
-        earlier = sorted((*same, *sharing), key=lambda one: (one.opened_at, one.id or 0))
-        judged_cells = sum(one.series["cluster"] == group.cluster for one in found.findings)
+        earlier = sorted((*same, *sharing), key=lambda incident: (incident.opened_at, incident.id or 0))
+        judged_cells = sum(finding.series["cluster"] == group.cluster for finding in comparison.findings)
         opened = _opened(replace(group, findings=findings), judged_cells, now)
         joined = _merged(opened, earlier, group) if earlier else opened
         updated.append(_with_current_states(joined, cells, read_judgements, runs_on_nodes))
         merged += earlier[1:]
-        left = [one for one in left if one not in earlier]
-    left = [_with_current_states(one, (), read_judgements, runs_on_nodes) for one in left]
+        left = [incident for incident in left if incident not in earlier]
+    left = [_with_current_states(incident, (), read_judgements, runs_on_nodes) for incident in left]
     return updated + left, merged
 
 
-def group_findings(found: Comparison) -> list[Group]:
+def group_findings(comparison: Comparison) -> list[Group]:
     """Group the series that got slower or faster by what they have in common, each in one group.
 
     Groups with a known cause (a change or a node) come first, then the largest.
     """
-    by_series = {one.series: one for one in found.findings}
+    by_series = {finding.series: finding for finding in comparison.findings}
     groups = [
         Group(
             cause.kind,
@@ -184,17 +192,19 @@ def group_findings(found: Comparison) -> list[Group]:
             tuple(by_series[series] for series in cause.cells if series in by_series),
             cause,
         )
-        for cause in found.causes
+        for cause in comparison.causes
     ]
-    explained = {series for cause in found.causes for series in cause.cells}
-    names = dict(zip((one.series for one in found.findings), found.names, strict=True))
-    rest = [one for one in found.findings if one.changed and one.series not in explained]
-    for alike, what in _alike(rest, found.findings):
+    explained = {series for cause in comparison.causes for series in cause.cells}
+    names = dict(zip((finding.series for finding in comparison.findings), comparison.names, strict=True))
+    rest = [finding for finding in comparison.findings if finding.changed and finding.series not in explained]
+    for alike, what in _alike(rest, comparison.findings):
         first, direction = alike[0], alike[0].series_state.direction or "slower"
         cluster = first.series["cluster"]
-        change = statistics.median(one.judgement.level_change for one in alike)
+        change = statistics.median(finding.judgement.level_change for finding in alike)
         if len(alike) > 1:
-            shared = [one for one in first.judgement.changes if is_notable(one) and _is_shared(one, alike)]
+            shared = [
+                event for event in first.judgement.changes if is_notable(event) and _is_shared(event, alike)
+            ]
             evidence = (
                 f"changed in each then: {'; '.join(shared)}" if shared else "no recorded change in common"
             )
@@ -218,10 +228,9 @@ def _with_node_sweep(group: Group, store: Store) -> Group:
     return replace(group, evidence=f"{group.evidence}. {measured}") if measured else group
 
 
-def _is_shared(change: str, findings: Iterable[Finding]) -> bool:
-    return all(
-        any(changed_to(one) == changed_to(change) for one in found.judgement.changes) for found in findings
-    )
+def _is_shared(event: str, findings: Iterable[Finding]) -> bool:
+    """Return whether every cell has this change (with the same new value) at the run with which it began."""
+    return all(changed_to(event) in map(changed_to, finding.judgement.changes) for finding in findings)
 
 
 def _alike(rest: Sequence[Finding], every: Sequence[Finding]) -> Iterator[tuple[list[Finding], str]]:
@@ -237,19 +246,21 @@ def _alike(rest: Sequence[Finding], every: Sequence[Finding]) -> Iterator[tuple[
     for (cluster, mode, _), findings in parts.items():
         left = findings
         compared = [
-            one.series for one in every if (one.series["cluster"], one.series["mode"]) == (cluster, mode)
+            finding.series
+            for finding in every
+            if (finding.series["cluster"], finding.series["mode"]) == (cluster, mode)
         ]
         while left:
             within = [
-                one
-                for one in left
-                if _began(one) <= _began(left[0]) + TOGETHER_S and _may_share_a_cause(left[0], one)
+                finding
+                for finding in left
+                if _began(finding) <= _began(left[0]) + TOGETHER_S and _may_share_a_cause(left[0], finding)
             ]
-            moved = {one.series for one in within}
+            moved = {finding.series for finding in within}
             common = common_property(left[0].series, moved, compared)
-            group = [one for one in within if common and common.fits(one.series)] or [left[0]]
+            group = [finding for finding in within if common and common.fits(finding.series)] or [left[0]]
             yield group, common.words(moved, compared) if common and len(group) > 1 else ""
-            left = [one for one in left if one not in group]
+            left = [finding for finding in left if finding not in group]
 
 
 def _may_share_a_cause(finding: Finding, other: Finding) -> bool:
@@ -313,7 +324,7 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Inci
     those of the first one: never some of each.
     """
     first = earlier[0]
-    cells = {cell.series: cell for one in (*earlier, opened) for cell in one.cells}
+    cells = {cell.series: cell for incident in (*earlier, opened) for cell in incident.cells}
     ends = any(cell.state in AT_USUAL for cell in first.cells) or abs(opened.change) < SHRUNK * abs(
         first.change
     )
@@ -330,7 +341,7 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Inci
         confirmed_at=first.confirmed_at,
         notified=first.notified,
         cells=_in_order(cells.values()),
-        note="; ".join(dict.fromkeys(one.note for one in earlier if one.note)),
+        note="; ".join(dict.fromkeys(incident.note for incident in earlier if incident.note)),
         noted_by=first.noted_by,
         noted_at=first.noted_at,
         silenced_until=first.silenced_until,
@@ -339,14 +350,16 @@ def _merged(opened: Incident, earlier: Sequence[Incident], group: Group) -> Inci
 
 
 def _in_order(cells: Iterable[IncidentCell]) -> tuple[IncidentCell, ...]:
-    return tuple(sorted(cells, key=lambda one: one.series.full_name))
+    return tuple(sorted(cells, key=lambda cell: cell.series.full_name))
 
 
 def _range(findings: Collection[Finding]) -> tuple[float, float]:
     """Return the intersection of all onset ranges; if it is empty, their union. Unix times."""
-    ranges = [(one.onset.earliest, one.onset.latest) if one.onset else (_began(one),) * 2 for one in findings]
-    starts, ends = zip(*ranges, strict=True)
-    return (max(starts), min(ends)) if max(starts) <= min(ends) else (min(starts), max(ends))
+    earliest = [finding.onset.earliest if finding.onset else _began(finding) for finding in findings]
+    latest = [finding.onset.latest if finding.onset else _began(finding) for finding in findings]
+    if max(earliest) <= min(latest):
+        return max(earliest), min(latest)
+    return min(earliest), max(latest)
 
 
 def _with_current_states(
@@ -384,7 +397,7 @@ def _with_current_states(
         return IncidentCell.of(cell.series, latest, incident.direction)
 
     cells = tuple(map(today, incident.cells))
-    is_confirmed = incident.state == "confirmed" or any(one.state == "confirmed" for one in cells)
+    is_confirmed = incident.state == "confirmed" or any(cell.state == "confirmed" for cell in cells)
     return replace(incident, cells=cells, state="confirmed" if is_confirmed else "open")
 
 
@@ -440,10 +453,10 @@ def close_returned(incident: Incident, now: float, is_accepted: Callable[[Incide
     """
     if incident.state == "confirmed" and incident.confirmed_at is None:
         incident = replace(incident, confirmed_at=now)
-    if any(one.state not in AT_USUAL for one in incident.cells):
+    if any(cell.state not in AT_USUAL for cell in incident.cells):
         return incident
     state: IncidentState = "dismissed"
-    if 2 * sum(one.state == NEW_LEVEL for one in incident.cells) >= len(incident.cells):
+    if 2 * sum(cell.state == NEW_LEVEL for cell in incident.cells) >= len(incident.cells):
         state = "new level"
     elif incident.state == "confirmed":
         state = "fixed" if incident.direction == "slower" else "ended"

@@ -86,7 +86,7 @@ class IncidentCell:
         It may also be about an earlier one, which that is on top of: the one with the nearest baseline.
         """
         against = latest.series_state.against.mean
-        return all(abs(self.usual_s - against) <= abs(self.usual_s - one.usual_s) for one in latest.earlier)
+        return all(abs(self.usual_s - against) <= abs(self.usual_s - step.usual_s) for step in latest.earlier)
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -145,13 +145,13 @@ class Incident:
         """The incident as a row of the table `incidents`, without the id."""
         apart = {"id", "hidden_cells"}
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
-        return plain | {"cells": [one.as_json for one in self.cells]}
+        return plain | {"cells": [cell.as_json for cell in self.cells]}
 
     @property
     def affected(self) -> tuple[IncidentCell, ...]:
         """The cells (series) that have not returned to usual, most changed first; every cell if all have."""
-        affected = [one for one in self.cells if one.state not in AT_USUAL] or self.cells
-        return tuple(sorted(affected, key=lambda one: -abs(one.change)))
+        affected = [cell for cell in self.cells if cell.state not in AT_USUAL] or self.cells
+        return tuple(sorted(affected, key=lambda cell: -abs(cell.change)))
 
     @property
     def is_silenced(self) -> bool:
@@ -224,34 +224,34 @@ def incidents(store: Store, *, closed_since: float | None = None) -> list[Incide
     order: dict[str, int] = {"confirmed": 0, "open": 1}
     return sorted(
         visible,
-        key=lambda one: (
-            2 if one.is_silenced else order.get(one.state, 3),
-            one.direction == "faster",
-            -len(one.affected),
-            one.since,
+        key=lambda incident: (
+            2 if incident.is_silenced else order.get(incident.state, 3),
+            incident.direction == "faster",
+            -len(incident.affected),
+            incident.since,
         ),
     )
 
 
-def incident(store: Store, incident_id: int) -> Incident:
+def find_incident(store: Store, incident_id: int) -> Incident:
     """Return an incident by its id. Raises UserError if it does not exist or the reader may not see it."""
     rows = []
     if abs(incident_id) <= sys.maxsize:  # what databases can take
         with read_connection(store.url) as connection:
             rows = incident_queries.read(connection, incident_id=incident_id)
-    found = next(filter(None, (_visible_part(store, Incident.stored(row)) for row in rows)), None)
-    if found is None:
+    visible = next(filter(None, (_visible_part(store, Incident.stored(row)) for row in rows)), None)
+    if visible is None:
         raise UserError(f"there is no incident {incident_id}: 'steptime incidents' lists them.")
-    return found
+    return visible
 
 
 def comment(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
     """Set the note of an incident. Raises UserError if there is no such incident."""
-    incident(store, incident_id)
+    find_incident(store, incident_id)
     noted = {"note": note, "noted_by": author, "noted_at": time.time() if now is None else now}
     with write_transaction(store.url) as connection:
         incident_queries.write(connection, incident_id, noted)
-    return incident(store, incident_id)
+    return find_incident(store, incident_id)
 
 
 def silence(
@@ -264,7 +264,7 @@ def silence(
     Raises UserError if there is no such incident, if it is closed, or if the time is past.
     """
     now = time.time() if now is None else now
-    _require_active(incident(store, incident_id), "silenced")
+    _require_active(find_incident(store, incident_id), "silenced")
     if until <= now:
         raise UserError(f"{date(until)} is past: silence the incident until a later time.")
     _write_silence(store, incident_id, until, author)
@@ -273,10 +273,10 @@ def silence(
 
 def end_silence(store: Store, incident_id: int) -> Incident:
     """Let a silenced incident count again. Raises UserError if there is no such incident, or no silence."""
-    if not incident(store, incident_id).is_silenced:
+    if not find_incident(store, incident_id).is_silenced:
         raise UserError(f"incident {incident_id} is not silenced.")
     _write_silence(store, incident_id, None, None)
-    return incident(store, incident_id)
+    return find_incident(store, incident_id)
 
 
 def _write_silence(store: Store, incident_id: int, until: float | None, author: str | None) -> None:
@@ -291,19 +291,21 @@ def silenced_cells(store: Store, judged: Mapping[Series, Judgement]) -> dict[Ser
     `judged` has the newest judgement of each series.
     """
     return {
-        cell.series: one.silenced_until
-        for one in incidents(store)
-        if one.silenced_until is not None and one.is_silenced
-        for cell in one.cells
+        cell.series: incident.silenced_until
+        for incident in incidents(store)
+        if incident.silenced_until is not None and incident.is_silenced
+        for cell in incident.cells
         if cell.series in judged
-        and judged[cell.series].series_state.direction == one.direction
+        and judged[cell.series].series_state.direction == incident.direction
         and cell.is_newest_step(judged[cell.series])
     }
 
 
-def _require_active(found: Incident, what: str) -> None:
-    if found.state not in ACTIVE:
-        raise UserError(f"incident {found.id} is {found.state}: only an open or confirmed one can be {what}.")
+def _require_active(incident: Incident, what: str) -> None:
+    if incident.state not in ACTIVE:
+        raise UserError(
+            f"incident {incident.id} is {incident.state}: only an open or confirmed one can be {what}."
+        )
 
 
 def accept(store: Store, incident_id: int, *, note: str, author: str, now: float | None = None) -> Incident:
@@ -314,31 +316,31 @@ def accept(store: Store, incident_id: int, *, note: str, author: str, now: float
     Raises UserError if there is no such incident, or if it is already closed.
     """
     now = time.time() if now is None else now
-    found = incident(store, incident_id)
-    _require_active(found, "accepted")
-    for cell in () if found.kind == "node" else found.affected:
+    accepted = find_incident(store, incident_id)
+    _require_active(accepted, "accepted")
+    for cell in () if accepted.kind == "node" else accepted.affected:
         first = cell.began_with
         if cell.state == "leaning":
-            first = store.results(since=found.since, **cell.series.key)[-1]["job_name"]
+            first = store.results(since=accepted.since, **cell.series.key)[-1]["job_name"]
         judgements.accept(store, first, note=note, accepted_by=author, now=now)
     comment(store, incident_id, note=note, author=author, now=now)
     with write_transaction(store.url) as connection:
-        incident_queries.write(connection, found.id, {"state": "accepted", "closed_at": now})
-    return incident(store, incident_id)
+        incident_queries.write(connection, accepted.id, {"state": "accepted", "closed_at": now})
+    return find_incident(store, incident_id)
 
 
-def _visible_part(store: Store, found: Incident) -> Incident | None:
+def _visible_part(store: Store, incident: Incident) -> Incident | None:
     """Return an incident with the cells that the reader may see, without evidence if that is not all.
 
     None if the reader may see none.
     """
     if store.dags is None:
-        return found
-    cells = tuple(one for one in found.cells if one.dag_id is None or one.dag_id in store.dags)
-    if len(cells) == len(found.cells):
-        return found
-    hidden = len(found.cells) - len(cells)
-    return replace(found, cells=cells, evidence="", hidden_cells=hidden) if cells else None
+        return incident
+    cells = tuple(cell for cell in incident.cells if cell.dag_id is None or cell.dag_id in store.dags)
+    if len(cells) == len(incident.cells):
+        return incident
+    hidden = len(incident.cells) - len(cells)
+    return replace(incident, cells=cells, evidence="", hidden_cells=hidden) if cells else None
 
 
 def stands_out(series_state: SeriesState, direction: Direction) -> bool:

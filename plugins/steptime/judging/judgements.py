@@ -81,7 +81,7 @@ def store_imported(
 
     The third item of each says who accepted the run's level as a baseline, when and why; None if nobody did.
     """
-    found: dict[Series, None] = {}
+    judged: dict[Series, None] = {}
     writer = RunWriter(store.url, column_values, _judge_nothing)
     for result, verdict, accepted in imported:
         name = result.job.name
@@ -92,8 +92,8 @@ def store_imported(
         if accepted is not None:
             with write_transaction(store.url) as connection:
                 judgement_queries.accept(connection, judgement_queries.run_id(connection, name), **accepted)
-        found[Series.from_run(result.run)] = None
-    for series in found:
+        judged[Series.from_run(result.run)] = None
+    for series in judged:
         if series.is_judged:
             with write_transaction(store.url) as connection:
                 judge_series(connection, series)
@@ -106,11 +106,11 @@ def _judge_nothing(_connection: StoreConnection, _row: Mapping[str, Any]) -> Non
 def judge_all(store: Store) -> int:
     """Judge all runs of the store again, and compute scaling efficiencies; return the number of series."""
     efficiency.compute_all(store.url)
-    found = all_series(store)
-    for series, _ in found:
+    every_series = all_series(store)
+    for series, _ in every_series:
         with write_transaction(store.url) as connection:
             judge_series(connection, series)
-    return len(found)
+    return len(every_series)
 
 
 def judge_series(connection: StoreConnection, series: Series) -> None:
@@ -120,7 +120,7 @@ def judge_series(connection: StoreConnection, series: Series) -> None:
     judged = _judge_rows(
         connection, series, judgement_queries.read_runs(connection, key, series.time_columns)
     )
-    of_runs = {one.run.row["id"]: rows_to_store(one) for one in judged}
+    of_runs = {judgement.run.row["id"]: rows_to_store(judgement) for judgement in judged}
     judgement_queries.write(connection, key, of_runs)
 
 
@@ -147,12 +147,12 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
             if series.is_judged
             else []
         )
-        by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
+        by_name = {judgement.run.job_name: judgement for judgement in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
             raise UserError(
                 f"run {job_name} is not judged, so it cannot begin a new baseline: name a valid, judged run."
             )
-        began = {one.began_with for one in by_name.values()}
+        began = {judgement.began_with for judgement in by_name.values()}
         first = by_name[job_name if job_name in began else by_name[job_name].began_with].run
         accepted_at = time.time() if now is None else now
         judgement_queries.accept(
@@ -196,7 +196,7 @@ def judgements_of_runs(store: Store, rows: Sequence[Mapping[str, Any]]) -> Itera
     hidden = hidden_series(store)
     for series, runs in of_series.items():
         if series.is_judged:
-            yield from ((series, one) for one in _read_judgements(store, series, runs, hidden))
+            yield from ((series, judgement) for judgement in _read_judgements(store, series, runs, hidden))
 
 
 def judgements_since(store: Store, since: float) -> dict[Series, list[Judgement]]:
@@ -243,7 +243,7 @@ def _read_judgements(
     if all(run.row["series_state"] for run in runs) and series not in hidden:
         return [Judgement.from_row(run) for run in runs]
     names = {run.job_name for run in runs}
-    return [one for one in reversed(judge_now(store, series)) if one.run.job_name in names]
+    return [judgement for judgement in reversed(judge_now(store, series)) if judgement.run.job_name in names]
 
 
 def judge_now(store: Store, series: Series) -> list[Judgement]:
@@ -366,7 +366,7 @@ def _with_slow_change(judgement: Judgement, runs: Sequence[SeriesRun], records: 
         return replace(judgement, drift=drift)
     at, earliest, latest = (len(runs) + index for index in drift.step)
     before, after = (
-        tuple(RunSeconds.of(run.job_name, run.seconds) for run in some) for some in (runs[:at], runs[at:])
+        tuple(RunSeconds.of(run.job_name, run.seconds) for run in part) for part in (runs[:at], runs[at:])
     )
     against = Baseline().with_runs(*before)
     series_state = SeriesState("confirmed", "slower", after, against, judgement.series_state.baseline, after)

@@ -142,18 +142,18 @@ class Completeness:
         """Planned cells that failed or did not run, and judged cells whose newest run failed, as JSON."""
         return [
             {
-                "cell": self._name(one.series),
-                "sentence": one.sentence,
-                "attempts": one.attempts,
-                "job_name": one.last_job,
+                "cell": self._name(cell.series),
+                "sentence": cell.sentence,
+                "attempts": cell.attempts,
+                "job_name": cell.last_job,
             }
-            for one in (*self.failed, *self.not_run, *self.failed_since)
+            for cell in (*self.failed, *self.not_run, *self.failed_since)
         ]
 
     @property
     def remarks(self) -> list[str]:
         """A sentence for each cell in `missing`, which begins with its name."""
-        return [f"{one['cell']} {one['sentence']}" for one in self.missing]
+        return [f"{cell['cell']} {cell['sentence']}" for cell in self.missing]
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -168,15 +168,15 @@ class Completeness:
             "failed": len(self.failed),
             "not_run": len(self.not_run),
             "missing": self.missing,
-            "too_noisy": [self._name(one) for one in self.too_noisy],
-            "alternating": [self._name(one) for one in self.alternating],
+            "too_noisy": [self._name(series) for series in self.too_noisy],
+            "alternating": [self._name(series) for series in self.alternating],
         }
 
     def _counted(self, cells: Sequence[MissingCell], what: str) -> str:
         by_cause: dict[str, list[Series]] = defaultdict(list)
-        for one in cells:
-            by_cause[one.cause].append(one.series)
-        why = "; ".join(f"{self._named(some)}: {cause}" for cause, some in by_cause.items())
+        for cell in cells:
+            by_cause[cell.cause].append(cell.series)
+        why = "; ".join(f"{self._named(series)}: {cause}" for cause, series in by_cause.items())
         return f"{len(cells)} {what}" + (f" ({why})" if why else "")
 
     def _named(self, cells: Sequence[Series]) -> str:
@@ -214,7 +214,7 @@ def completeness(
         now: Unix time.
     """
     attempts, earlier = _by_series(ran), _by_series(before)
-    planned = (one for one in planned if one.is_judged)
+    planned = (series for series in planned if series.is_judged)
     jobs: dict[Series, list[Row]] = defaultdict(list)
     for job in lost:
         series = Series.from_run(Run.model_validate(job["run"]))
@@ -236,7 +236,7 @@ def completeness(
         elif series not in judged:
             without_a_number += 1
     causes = rejection_causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
-    insufficient = sum(one.state == "insufficient history" for one in judged.values())
+    insufficient = sum(state.state == "insufficient history" for state in judged.values())
     alternating = _alternating(store, judged)
     labels = Counter(series.label for series in cells)
     return Completeness(
@@ -247,7 +247,7 @@ def completeness(
         not_run=tuple(not_run),
         failed_since=tuple(_failed(series, rows, causes, {}) for series, rows in failed_since),
         too_noisy=tuple(
-            series for series, one in judged.items() if _too_noisy(one) and series not in alternating
+            series for series, state in judged.items() if _too_noisy(state) and series not in alternating
         ),
         alternating=tuple(alternating),
         full_names=frozenset(series for series in cells if labels[series.label] > 1),
@@ -306,34 +306,36 @@ def two_levels(seconds: Sequence[float]) -> tuple[float, float] | None:
         return None
     ordered = sorted(seconds)
     indexes = range(_FEWEST_OF_A_LEVEL, len(ordered) - _FEWEST_OF_A_LEVEL + 1)
-    squares, index = min((_squares(ordered[:one]) + _squares(ordered[one:]), one) for one in indexes)
+    squares, index = min((_squares(ordered[:split]) + _squares(ordered[split:]), split) for split in indexes)
     low, high = statistics.fmean(ordered[:index]), statistics.fmean(ordered[index:])
     deviation = (squares / (len(ordered) - 2)) ** 0.5
     if high - low < max(low * LEAST_CHANGE, (3 + 28 / len(ordered)) * deviation):
         return None
-    is_high = [one >= ordered[index] for one in seconds]
-    alternations = sum(one != after for one, after in pairwise(is_high))
+    is_high = [time_s >= ordered[index] for time_s in seconds]
+    alternations = sum(before != after for before, after in pairwise(is_high))
     return (low, high) if alternations >= _FEWEST_ALTERNATIONS else None
 
 
 def _squares(seconds: Sequence[float]) -> float:
     mean = statistics.fmean(seconds)
-    return sum((one - mean) ** 2 for one in seconds)
+    return sum((time_s - mean) ** 2 for time_s in seconds)
 
 
 def _alternating(store: Store, series: Collection[Series]) -> list[Series]:
     """Return the cells that vary more than others because they alternate between two levels."""
-    times = {one: some for one, some in recent_seconds(store, _LEVEL_RUNS).items() if one in series}
+    times = {
+        cell: seconds
+        for cell, seconds in recent_seconds(store, _LEVEL_RUNS).items()
+        if cell in series and len(seconds) >= _FEWEST_RUNS
+    }
     deviations = {
-        one: statistics.stdev(some) / statistics.fmean(some)
-        for one, some in times.items()
-        if len(some) >= _FEWEST_RUNS
+        cell: statistics.stdev(seconds) / statistics.fmean(seconds) for cell, seconds in times.items()
     }
     usual = statistics.median(deviations.values()) if deviations else 0.0
     return [
-        one
-        for one in deviations
-        if deviations[one] > _UNUSUAL_DEVIATION * usual and two_levels(times[one]) is not None
+        cell
+        for cell in deviations
+        if deviations[cell] > _UNUSUAL_DEVIATION * usual and two_levels(times[cell]) is not None
     ]
 
 
@@ -344,12 +346,12 @@ def _too_noisy(series_state: SeriesState) -> bool:
 
 def _by_series(rows: Iterable[Row]) -> dict[Series, list[Row]]:
     """Group rows by series, keeping their order; leave out runs that are not judged, such as profiles."""
-    found: dict[Series, list[Row]] = defaultdict(list)
+    by_series: dict[Series, list[Row]] = defaultdict(list)
     for row in rows:
         series = Series.from_row(row)
         if series.is_judged:
-            found[series].append(row)
-    return found
+            by_series[series].append(row)
+    return by_series
 
 
 def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | None) -> list[Series]:
@@ -359,12 +361,12 @@ def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | Non
         if row["sweep"] is not None:
             of_sweep[row["sweep"]].append(row)
     counts = {row["sweep"] for row in ran}
-    found: dict[Series, None] = {}
+    cells: dict[Series, None] = {}
     for sweep, rows in of_sweep.items():
         if sweep in counts or _is_overdue(rows, time.time() if now is None else now):
-            cells, of_file = _by_series(rows), _cells_of_file(sweep)
-            found |= dict.fromkeys(of_file if not cells.keys().isdisjoint(of_file) else cells)
-    return list(found)
+            that_ran, of_file = _by_series(rows), _cells_of_file(sweep)
+            cells |= dict.fromkeys(that_ran if that_ran.keys().isdisjoint(of_file) else of_file)
+    return list(cells)
 
 
 def _is_overdue(rows: Iterable[Row], now: float) -> bool:
@@ -374,7 +376,7 @@ def _is_overdue(rows: Iterable[Row], now: float) -> bool:
         dag_run = (row["dag_id"], row["dag_run_id"])
         began[dag_run] = min(row["submitted_at"], began.get(dag_run, now))
     starts = sorted(began.values())
-    longest = max((after - one for one, after in pairwise(starts)), default=WEEK_S)
+    longest = max((after - start for start, after in pairwise(starts)), default=WEEK_S)
     return now - starts[-1] > _OVERDUE * longest
 
 
@@ -390,13 +392,13 @@ def _cells_of_file(sweep: str) -> list[Series]:
 
 def _newest_rejected(rows: Iterable[Row]) -> list[Row]:
     """Return the runs rejected since the newest valid one, newest first."""
-    found: list[Row] = []
+    rejected: list[Row] = []
     for row in sorted(rows, key=lambda row: row["submitted_at"], reverse=True):
         if row["state"] == "valid":
             break
         if row["state"] == "rejected":
-            found.append(row)
-    return found
+            rejected.append(row)
+    return rejected
 
 
 def _failed(

@@ -69,7 +69,7 @@ class Judgement:
             drift and _read_drift(drift),
             Placement.stored(rests_on),
             Onset.stored(rests_on),
-            tuple(EarlierStep(*one) for one in rests_on.get("earlier", ())),
+            tuple(EarlierStep(*step) for step in rests_on.get("earlier", ())),
         )
 
     @property
@@ -134,7 +134,7 @@ def _against_history(judgement: Judgement) -> dict[str, Any]:
         rests_on={
             **_state_to_store(series_state),
             **({"further": _state_to_store(further)} if further else {}),
-            **({"earlier": [astuple(one) for one in judgement.earlier]} if judgement.earlier else {}),
+            **({"earlier": [astuple(step) for step in judgement.earlier]} if judgement.earlier else {}),
             **({"nodes": judgement.placement.as_stored} if judgement.placement else {}),
             **({"onset": judgement.onset.as_stored} if judgement.onset else {}),
         },

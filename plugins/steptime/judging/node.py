@@ -39,9 +39,11 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
     since = (time.time() if now is None else now) - LOOK_BACK_S
     rows = add_verdicts(store, store.results(include_rejected=True, cluster=cluster, since=since))
     named = [
-        one for one in incidents(store, closed_since=since) if one.cluster == cluster and node in one.nodes
+        incident
+        for incident in incidents(store, closed_since=since)
+        if incident.cluster == cluster and node in incident.nodes
     ]
-    active = next((one for one in named if one.state in ACTIVE), None)
+    active = next((incident for incident in named if incident.state in ACTIVE), None)
     elsewhere = defaultdict[Series, list[float]](list)
     for row in rows:
         if row["run_change_percent"] is not None and not _had(row, node):
@@ -51,8 +53,8 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
     runs = [run for run in read_node_runs(store, since + LOOK_BACK_S, cluster) if run.at >= began]
     effect = next(iter(node_effects(runs, node)), None)
     names = ("job_name", "label", "submitted_at", "state", "run_change_percent", "verdict", "series_state")
-    own = [row for row in rows if _had(row, node)]
-    jobs = [row["job_name"] for row in own]
+    of_node = [row for row in rows if _had(row, node)]
+    jobs = [row["job_name"] for row in of_node]
     samples = {job: gpu_samples(record) for job, record in store.trainer_records("gpu_samples", jobs).items()}
     times = {job: rank_times(record) for job, record in store.trainer_records("rank_times", jobs).items()}
     ranks = {
@@ -60,7 +62,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
         for job, timed in times.items()
         if timed is not None and (ratio := timed.node_ratios.get(node)) is not None
     }
-    swept = newest_node_sweep(store, own, node)
+    swept = newest_node_sweep(store, of_node, node)
     return {
         "node": node,
         "cluster": cluster,
@@ -73,7 +75,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
                 if (sampled := samples.get(row["job_name"])) is None
                 else sampled.describe_node(node),
             }
-            for row in own
+            for row in of_node
         ],
         "difference_percent": effect and 100 * effect.change,
         "low_percent": effect and 100 * effect.low,

@@ -143,17 +143,17 @@ def as_evidence(judged: Iterable[Judgement]) -> list[dict[str, Any]]:
     """Return judgements as mappings that `node_runs` takes, in the same order."""
     return [
         {
-            "job_name": one.run.job_name,
-            "submitted_at": one.run.row["submitted_at"],
-            "nodes": one.run.row["nodes"],
-            "seconds": one.run.seconds,
-            "series_state": one.series_state.state,
-            "baseline_mean_s": one.series_state.against.mean,
-            "baseline_deviation": one.series_state.against.deviation,
-            "baseline_runs": len(one.series_state.against.runs),
+            "job_name": judgement.run.job_name,
+            "submitted_at": judgement.run.row["submitted_at"],
+            "nodes": judgement.run.row["nodes"],
+            "seconds": judgement.run.seconds,
+            "series_state": judgement.series_state.state,
+            "baseline_mean_s": judgement.series_state.against.mean,
+            "baseline_deviation": judgement.series_state.against.deviation,
+            "baseline_runs": len(judgement.series_state.against.runs),
         }
-        for one in judged
-        if one.series_state.against.suffices
+        for judgement in judged
+        if judgement.series_state.against.suffices
     ]
 
 
@@ -181,8 +181,8 @@ def node_effects(runs: Sequence[NodeRun], only: str | None = None) -> list[NodeE
     effects: list[NodeEffect] = []
     for cluster in sorted({run.series["cluster"] for run in runs}):
         evidence = _Evidence.of(run for run in runs if run.series["cluster"] == cluster)
-        places = [place for place, node in enumerate(evidence.nodes) if only in (None, node)]
-        of_nodes = (_effect(evidence, place, evidence.per_level([place])) for place in places)
+        columns = [column for column, node in enumerate(evidence.nodes) if only in (None, node)]
+        of_nodes = (_effect(evidence, column, evidence.per_level([column])) for column in columns)
         effects += [effect for effect in of_nodes if effect is not None]
     return sorted(effects, key=lambda effect: (-effect.low, effect.cluster, effect.node))
 
@@ -222,10 +222,10 @@ class _Evidence:
 
         ordered = sorted(runs, key=lambda run: (run.series.full_name, run.level, run.at))
         nodes = sorted({node for run in ordered for node in run.nodes})
-        column = {node: place for place, node in enumerate(nodes)}
+        columns = {node: column for column, node in enumerate(nodes)}
         on = np.zeros((len(ordered), len(nodes)))
-        for place, run in enumerate(ordered):
-            on[place, [column[node] for node in run.nodes]] = 1
+        for row, run in enumerate(ordered):
+            on[row, [columns[node] for node in run.nodes]] = 1
         return cls(tuple(ordered), tuple(nodes), on).newest(WEEKS_BACK)
 
     def newest(self, weeks: int) -> Self:
@@ -255,7 +255,7 @@ class _Evidence:
         import numpy as np
 
         keys = [(run.series, run.level) for run in self.runs]
-        return np.array([place for place, key in enumerate(keys) if not place or keys[place - 1] != key])
+        return np.array([index for index, key in enumerate(keys) if not index or keys[index - 1] != key])
 
     @cached_property
     def first(self) -> list[NodeRun]:
@@ -295,9 +295,11 @@ class _Evidence:
         freedom = np.array([max(1, run.baseline_runs - 1) for run in self.first])[:, None]
         # How many runs elsewhere are slow although their cell is not known to be: a cluster in trouble.
         usual = np.array([run.is_usual for run in self.runs])[:, None] * (1 - on)
-        own = np.array([run.deviation * math.sqrt(1 + 1 / run.baseline_runs) for run in self.runs])[:, None]
+        of_one_run = np.array([run.deviation * math.sqrt(1 + 1 / run.baseline_runs) for run in self.runs])[
+            :, None
+        ]
         cells_off = np.maximum(1, ((runs_on == 0) & (add(usual, self.starts) > 0)).sum(axis=0))
-        slow_off = (add(usual * (change > SLOW_T * own), self.starts) > 0) & (runs_on == 0)
+        slow_off = (add(usual * (change > SLOW_T * of_one_run), self.starts) > 0) & (runs_on == 0)
         trouble = np.maximum(0, slow_off.sum(axis=0) - 1) / cells_off  # a single one is no trouble
         paired = (last_off >= first_on) & (runs_off > 0)
         moved = np.broadcast_to(np.minimum(MOVED_CELLS, 1 / cells_off), paired.shape)
@@ -380,9 +382,9 @@ def _largest(evidence: _Evidence) -> tuple[str, _Evidence, bool] | None:
         several = np.flatnonzero(cells.sum(axis=0) >= FEWEST_CELLS)
         if len(several):
             values = _log_e_values(window, several)
-            place = int(np.argmax(values))
-            if best is None or values[place] > best[0]:
-                best = float(values[place]), window.nodes[several[place]], window
+            index = int(np.argmax(values))
+            if best is None or values[index] > best[0]:
+                best = float(values[index]), window.nodes[several[index]], window
     return best and (best[1], best[2], best[0] >= _enough(len(evidence.nodes)))
 
 
@@ -398,13 +400,13 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
     """
     import numpy as np
 
-    place = evidence.nodes.index(node)
-    on = evidence.on[:, place] > 0
+    column = evidence.nodes.index(node)
+    on = evidence.on[:, column] > 0
     alike = [
         other for other, used in zip(evidence.nodes, evidence.on.T, strict=True) if ((used > 0) == on).all()
     ]
     values = _log_e_values(evidence, np.arange(len(evidence.nodes)))
-    for rival in np.flatnonzero(values > values[place] - math.log(SHARE_OF_RIVALS)):
+    for rival in np.flatnonzero(values > values[column] - math.log(SHARE_OF_RIVALS)):
         if evidence.nodes[rival] in alike:
             continue
         apart = evidence.without([evidence.nodes[rival]])
@@ -412,9 +414,9 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
             return None
         if _log_e_values(apart, [apart.nodes.index(node)])[0] < _enough(len(evidence.nodes)):
             return None
-    levels = evidence.per_level([place])
-    effect = _effect(evidence, place, levels)
-    slow, elsewhere = _slow_cells(evidence, place, levels, effect.change) if effect else ({}, frozenset())
+    levels = evidence.per_level([column])
+    effect = _effect(evidence, column, levels)
+    slow, elsewhere = _slow_cells(evidence, column, levels, effect.change) if effect else ({}, frozenset())
     if effect is None or len(slow) < FEWEST_CELLS:
         return None
     of_node = [run for run in evidence.runs if node in run.nodes]
@@ -431,7 +433,7 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
 
 
 def _slow_cells(
-    evidence: _Evidence, place: int, levels: _PerLevel, change: float
+    evidence: _Evidence, column: int, levels: _PerLevel, change: float
 ) -> tuple[dict[Series, float], frozenset[Series]]:
     """Return the change of each series that a node (an index) slows by about `change`.
 
@@ -447,7 +449,7 @@ def _slow_cells(
     for number, run in enumerate(evidence.first):
         end = evidence.starts[number + 1] if number + 1 < len(evidence.starts) else len(evidence.runs)
         of_level = range(evidence.starts[number], end)
-        on = [evidence.runs[index].change for index in of_level if evidence.on[index, place]]
+        on = [evidence.runs[index].change for index in of_level if evidence.on[index, column]]
         off = len(of_level) - len(on)
         usual_elsewhere = run.is_usual or (
             off > 0
@@ -465,7 +467,7 @@ def _slow_cells(
     return slow, frozenset(elsewhere)
 
 
-def _effect(evidence: _Evidence, place: int, levels: _PerLevel) -> NodeEffect | None:
+def _effect(evidence: _Evidence, column: int, levels: _PerLevel) -> NodeEffect | None:
     """Return the effect of a node (an index) with its interval; None if its runs compare with nothing.
 
     `levels` is what the levels say about the node.
@@ -482,7 +484,7 @@ def _effect(evidence: _Evidence, place: int, levels: _PerLevel) -> NodeEffect | 
     low, middle, high = np.expm1(
         effects[np.searchsorted(weights, [(1 - _CREDIBLE) / 2, 0.5, (1 + _CREDIBLE) / 2])]
     )
-    node = evidence.nodes[place]
+    node = evidence.nodes[column]
     on = [run for run in evidence.runs if node in run.nodes]
     return NodeEffect(
         on[0].series["cluster"],

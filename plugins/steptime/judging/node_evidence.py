@@ -30,7 +30,9 @@ def read_node_runs(store: Store, until: float, cluster: str | None = None) -> li
             continue
         if series in hidden:
             within = (
-                one for one in judge_now(store, series) if since <= one.run.row["submitted_at"] <= until
+                judgement
+                for judgement in judge_now(store, series)
+                if since <= judgement.run.row["submitted_at"] <= until
             )
             runs += node_runs(series, as_evidence(within))
         else:

@@ -74,8 +74,8 @@ class NodePairs(Frozen):
         If there is nothing to report, a single sentence that says so.
         """
         lacking = (f"No valid run had {', '.join(self.missing)}.",) if self.missing else ()
-        found = (*self.slow_nodes.values(), *self.slow_links.values(), *lacking)
-        return found or (f"No node and no link of the {len(self.nodes)} nodes is slow.",)
+        sentences = (*self.slow_nodes.values(), *self.slow_links.values(), *lacking)
+        return sentences or (f"No node and no link of the {len(self.nodes)} nodes is slow.",)
 
 
 def describe_node_pairs(store: Store, sweep: str) -> NodePairs:
@@ -154,24 +154,26 @@ def find_slow_nodes(times: Mapping[_Pair, float], alone: Mapping[str, float]) ->
     for pair, change in changes.items():
         for node in pair:
             of_nodes[node].append(change)
-    medians = {node: statistics.median(own) for node, own in of_nodes.items()}
+    medians = {node: statistics.median(of_node) for node, of_node in of_nodes.items()}
     limit = max(math.log1p(LEAST_CHANGE), _DEVIATIONS * _deviation(medians.values()))
     changes_alone = _changes(alone)
     limit_alone = max(math.log1p(LEAST_CHANGE), _DEVIATIONS * _deviation(changes_alone.values()))
-    found = {}
+    sentences = {}
     for node in sorted(medians, key=_by_number):
         if len(of_nodes[node]) < _FEWEST_PAIRS or medians[node] <= limit:
             continue
-        own = changes_alone.get(node)
+        of_node = changes_alone.get(node)
         where = ""
-        if own is not None:
-            is_slow = own > limit_alone
-            where = f"; alone it is {_percent(own)} slower" if is_slow else "; alone it is not: its network"
-        found[node] = (
+        if of_node is not None:
+            is_slow = of_node > limit_alone
+            where = (
+                f"; alone it is {_percent(of_node)} slower" if is_slow else "; alone it is not: its network"
+            )
+        sentences[node] = (
             f"Node {node} is slow: its {len(of_nodes[node])} pairs take {_percent(medians[node])} longer "
             f"than the median{where}."
         )
-    return found
+    return sentences
 
 
 def find_slow_links(times: Mapping[_Pair, float], slow_nodes: Collection[str]) -> dict[str, str]:
@@ -188,14 +190,16 @@ def find_slow_links(times: Mapping[_Pair, float], slow_nodes: Collection[str]) -
     for pair in changes:
         for node in pair:
             counts[node] += 1
-    found = {}
-    for pair, change in sorted(changes.items(), key=lambda one: -one[1]):
+    sentences = {}
+    for pair, change in sorted(changes.items(), key=lambda item: -item[1]):
         if change - usual > limit:
             name = " - ".join(sorted(pair, key=_by_number))
             surely = min(counts[node] for node in pair) >= _FEWEST_PAIRS
             other = "other pairs of both nodes are not" if surely else "they have too few pairs to tell which"
-            found[name] = f"Link {name} is slow: {_percent(change - usual)} longer than the median; {other}."
-    return found
+            sentences[name] = (
+                f"Link {name} is slow: {_percent(change - usual)} longer than the median; {other}."
+            )
+    return sentences
 
 
 def _changes(times: Mapping[_Key, float]) -> dict[_Key, float]:

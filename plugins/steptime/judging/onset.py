@@ -189,8 +189,8 @@ def likely_indexes(
         changed: indexes of runs at which something besides the nodes changed.
     """
     runs, mean = len(seconds), math.fsum(seconds) / len(seconds)
-    off = [one / mean - 1 for one in seconds]
-    squares, total = math.fsum(one * one for one in off), math.fsum(off)
+    off = [time_s / mean - 1 for time_s in seconds]
+    squares, total = math.fsum(time_s * time_s for time_s in off), math.fsum(off)
     weights: dict[int, float] = {}
     for index in candidates:
         before = math.fsum(off[:index])

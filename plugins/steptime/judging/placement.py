@@ -80,4 +80,4 @@ def _nodes(run: SeriesRun) -> str:
 
 
 def _names(lists: Iterable[str]) -> set[str]:
-    return {name for one in lists for name in expand_nodes(one)}
+    return {name for names in lists for name in expand_nodes(names)}

@@ -19,18 +19,18 @@ def changes(before: str, after: str) -> list[str]:
 
 def setup_changes(before: str, after: str) -> list[str]:
     """Return what changed between the records of two runs, nodes aside, as texts such as `image a → b`."""
-    return [_event(*one) for one in record_differences(before, after) if one[0] != NODES]
+    return [_event(*difference) for difference in record_differences(before, after) if difference[0] != NODES]
 
 
 def node_changes(before: str | None, after: str | None) -> list[str]:
     """Return at most one text on how the nodes changed; `before` and `after` are from the column `nodes`."""
     if before == after:
         return []
-    usual, own = (set(split_nodes(nodes)) for nodes in (before, after))
-    if max(len(usual), len(own)) <= _FEW_NODES:
+    usual, now = (set(split_nodes(nodes)) for nodes in (before, after))
+    if max(len(usual), len(now)) <= _FEW_NODES:
         return [_event(NODES, shown_value(before), shown_value(after))]
-    others = len(own - usual)
-    return [f"nodes: {others} of {len(own)} are others"] if others else ["nodes: in another order"]
+    others = len(now - usual)
+    return [f"nodes: {others} of {len(now)} are others"] if others else ["nodes: in another order"]
 
 
 def changed_to(event: str) -> tuple[str, str]:
@@ -61,11 +61,11 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
 
     Each difference is a name with the earlier and the later value.
     """
-    one, other = read_setup(before), read_setup(after)
+    earlier, later = read_setup(before), read_setup(after)
     return [
-        (name, shown_value(one.get(name)), shown_value(other.get(name)))
-        for name in dict.fromkeys((*one, *other))
-        if one.get(name) != other.get(name)
+        (name, shown_value(earlier.get(name)), shown_value(later.get(name)))
+        for name in dict.fromkeys((*earlier, *later))
+        if earlier.get(name) != later.get(name)
     ]
 
 

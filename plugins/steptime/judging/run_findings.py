@@ -39,12 +39,16 @@ def make_findings(store: Store, judged: Iterable[tuple[Series, Judgement]]) -> l
     """Return the findings about judged runs, in the same order, without commands for confirmation runs."""
     judged = list(judged)
     q_values = read_q_values(store, judged)
-    return [Finding(series, one, q_values.get(one.run.job_name, 1.0)) for series, one in judged]
+    return [
+        Finding(series, judgement, q_values.get(judgement.run.job_name, 1.0)) for series, judgement in judged
+    ]
 
 
 def findings_of_runs(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
     """Return, by job name, the finding about each of these runs (rows of the store) that is judged."""
-    return {one.run.job_name: one for one in make_findings(store, judgements_of_runs(store, rows))}
+    return {
+        finding.run.job_name: finding for finding in make_findings(store, judgements_of_runs(store, rows))
+    }
 
 
 def add_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -127,12 +127,12 @@ def all_series(store: Store) -> list[tuple[Series, str]]:
 
 def recent_seconds(store: Store, runs: int = RECENT_RUNS) -> dict[Series, list[float]]:
     """Return, by series, the times that its newest `runs` are judged by, in seconds, oldest first."""
-    found: dict[Series, list[float]] = {}
+    by_series: dict[Series, list[float]] = {}
     for values, rows in latest_numbers(store, runs).items():
         if (series := Series(values)).is_judged:
             times = (row[name] for row in rows if (name := _judged_column(series.time_columns, row)))
-            found[series] = [seconds for seconds in times if seconds]
-    return found
+            by_series[series] = [seconds for seconds in times if seconds]
+    return by_series
 
 
 def _judged(row: Mapping[str, Any]) -> SeriesRun | None:

@@ -234,8 +234,8 @@ def judge_suite(store: Store, name: str, since: float | None = None) -> Suite:
         if row["state"] == "valid" and row["step_time_mean_s"]:
             valid[Series.from_row(row)].append(row)
     known = {series: SeriesState() for series, rows in valid.items() if rows}
-    found = completeness(store, known, ran, planned=cells, lost=store.lost_jobs(since=since))
-    missing = {one.series: one for one in (*found.not_run, *found.failed, *found.failed_since)}
+    lacking = completeness(store, known, ran, planned=cells, lost=store.lost_jobs(since=since))
+    missing = {cell.series: cell for cell in (*lacking.not_run, *lacking.failed, *lacking.failed_since)}
     return Suite(
         sweep,
         since,
@@ -264,17 +264,17 @@ def made_with(store: Store, suite: Suite) -> list[dict[str, Any]]:
     The rows have the columns `MADE_WITH`.
     """
     rows = {row["job_name"]: row for row in suite.runs}
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for name, text in store.records([*rows]).items():
         row, file = rows[name], f"config/references/{rows[name]['workload']}.yaml"
         cell = suite.find_cell(row)
         known = {} if cell.baseline_s is None else {"baseline": f"{cell.source} ({file})"}
-        found.update((_made_with(row, json.loads(text)) | known).items())
-    order = list(dict.fromkeys(what for what, _ in found))
+        counts.update((_made_with(row, json.loads(text)) | known).items())
+    order = list(dict.fromkeys(what for what, _ in counts))
     return [
         {"what": what, "value": value, "runs": number}
         for (what, value), number in sorted(
-            found.items(), key=lambda one: (order.index(one[0][0]), one[0][1])
+            counts.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
         )
     ]
 
@@ -284,7 +284,7 @@ def _made_with(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
     staged, launch = provenance["staged"], recipe["model"].get("launch") or {}
     unclean = {False: " with uncommitted changes"}.get(provenance["git_clean"], "")
     nodes = len(record["nodes"])
-    found = {
+    values = {
         "release": load_workload(row["workload"]).document,
         "Megatron-Bridge commit": launch.get("commits", {}).get(recipe["image"]),
         "image": staged["image"],
@@ -298,7 +298,7 @@ def _made_with(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
         "nodes": fold_nodes(record["nodes"]),
         "imported from": row["origin"],
     }
-    return {what: value for what, value in found.items() if value}
+    return {what: value for what, value in values.items() if value}
 
 
 MADE_WITH = (
@@ -314,7 +314,7 @@ def _percent(name: str, description: str, heading: str, priority: int) -> Column
 
 COLUMNS = (
     Column("cell", "text", "The workload, and the series, short.", priority=0),
-    Column("verdict", "text", f"One of {', '.join(f'`{one}`' for one in VERDICTS)}.", priority=0),
+    Column("verdict", "text", f"One of {', '.join(f'`{verdict}`' for verdict in VERDICTS)}.", priority=0),
     _percent("baseline_percent", "Throughput relative to the published one.", "of baseline", 0),
     _percent("baseline_low_percent", "Low end of its 95 % interval over the runs.", "low", 1),
     _percent("baseline_high_percent", "High end of it.", "high", 1),

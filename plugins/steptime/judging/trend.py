@@ -158,15 +158,15 @@ def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[st
 def _levels(judged: Sequence[Judgement]) -> dict[str, float]:
     """Return by job name the median seconds of the drift level that a run belongs to, if there is a drift."""
     drift = judged[-1].drift if judged else None
-    found: dict[str, float] = {}
+    levels: dict[str, float] = {}
     if drift is not None:
         begins = {level.first: level.seconds for level in drift.levels}
         seconds = None
-        for one in judged:
-            seconds = begins.get(one.run.job_name, seconds)
+        for judgement in judged:
+            seconds = begins.get(judgement.run.job_name, seconds)
             if seconds is not None:
-                found[one.run.job_name] = seconds
-    return found
+                levels[judgement.run.job_name] = seconds
+    return levels
 
 
 def _accepted(level: Mapping[str, Any] | None) -> str:

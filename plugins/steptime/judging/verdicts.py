@@ -75,10 +75,10 @@ def read_q_values(store: Store, judged: Iterable[tuple[Series, Judgement]]) -> d
     Runs whose series has neither a suspected nor a decided change are left out. If the store's user may not
     read all runs of a series, only those that the user may read count.
     """
-    changed = [(series, one) for series, one in judged if _has_p_value(one)]
+    changed = [(series, judgement) for series, judgement in judged if _has_p_value(judgement)]
     if not changed:
         return {}
-    times = [one.run.row["submitted_at"] for _, one in changed]
+    times = [judgement.run.row["submitted_at"] for _, judgement in changed]
     return adjust_q_values(changed, _read_compared(store, min(times) - NEAR_S, max(times) + NEAR_S))
 
 
@@ -94,18 +94,24 @@ def adjust_q_values(
     """
     judged = list(judged)
     if compared is None:
-        compared = {series: [_p_values(one)] for series, one in judged if one.series_state.against.suffices}
-    times = {series: [one.submitted_at for one in runs] for series, runs in compared.items()}
-    found = {}
-    for series, one in judged:
-        direction = one.series_state.direction
-        if direction is None or not _has_p_value(one):
+        compared = {
+            series: [_p_values(judgement)]
+            for series, judgement in judged
+            if judgement.series_state.against.suffices
+        }
+    times = {series: [judgement.submitted_at for judgement in runs] for series, runs in compared.items()}
+    q_values = {}
+    for series, judgement in judged:
+        direction = judgement.series_state.direction
+        if direction is None or not _has_p_value(judgement):
             continue
-        at = one.run.row["submitted_at"]
+        at = judgement.run.row["submitted_at"]
         nearest = (_nearest(runs, times[other], at) for other, runs in compared.items() if other != series)
         others = [run.towards(direction) for run in nearest if run is not None]
-        found[one.run.job_name] = adjust_p_values([one.series_state.p_value(direction), *others])[0]
-    return found
+        q_values[judgement.run.job_name] = adjust_p_values(
+            [judgement.series_state.p_value(direction), *others]
+        )[0]
+    return q_values
 
 
 def _has_p_value(judgement: Judgement) -> bool:
@@ -135,7 +141,7 @@ def _read_compared(store: Store, since: float, until: float) -> ComparedCells:
     read.
     """
     rows: dict[Series, list[Mapping[str, Any]]] = {}
-    found: dict[Series, list[PValues]] = {}
+    p_values: dict[Series, list[PValues]] = {}
     for row in judgement_queries.p_values(store, since, until):
         rows.setdefault(Series.from_row(row), []).append(row)
     hidden = hidden_series(store)
@@ -143,15 +149,16 @@ def _read_compared(store: Store, since: float, until: float) -> ComparedCells:
         if not series.is_judged:
             continue
         if series in hidden or any(row["series_state"] is None for row in runs):
-            found[series] = [
-                _p_values(one)
-                for one in judge_now(store, series)
-                if one.series_state.against.suffices and since <= one.run.row["submitted_at"] <= until
+            p_values[series] = [
+                _p_values(judgement)
+                for judgement in judge_now(store, series)
+                if judgement.series_state.against.suffices
+                and since <= judgement.run.row["submitted_at"] <= until
             ]
         else:
-            found[series] = [
+            p_values[series] = [
                 PValues.of(row["submitted_at"], row["direction"] or "slower", row["p_value"])
                 for row in runs
                 if row["p_value"] is not None
             ]
-    return found
+    return p_values

@@ -108,9 +108,11 @@ def _report(
 def _trials(store: Store, since: float) -> dict[str, Any]:
     """Return the answers of trials with a run since then, by API address."""
     listed = answers.trials(store, since)
-    addresses = {f"api/trial?{urlencode({'together': one['together']})}": one for one in listed["trials"]}
+    addresses = {
+        f"api/trial?{urlencode({'together': trial['together']})}": trial for trial in listed["trials"]
+    }
     return {"api/trials": listed} | {
-        address: answers.trial(store, one["together"]) for address, one in addresses.items()
+        address: answers.trial(store, trial["together"]) for address, trial in addresses.items()
     }
 
 

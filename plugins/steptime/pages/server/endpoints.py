@@ -93,12 +93,13 @@ def get_series(store: Readable) -> Response:
 def get_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """Answer with the series of the run `job_name` over time, oldest run first; 422 if it is not judged."""
     row = find_run(store, job_name)
-    own = Series.from_row(row)
-    if not own.is_judged:
+    series = Series.from_row(row)
+    if not series.is_judged:
         raise HTTPException(
-            status_code=422, detail=f"runs in mode {own['mode']} are not judged, so there is no trend to show"
+            status_code=422,
+            detail=f"runs in mode {series['mode']} are not judged, so there is no trend to show",
         )
-    return json_response(answers.series_trend(store, own, may_edit(row["dag_id"])))
+    return json_response(answers.series_trend(store, series, may_edit(row["dag_id"])))
 
 
 def get_run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
@@ -265,7 +266,7 @@ def post_incident(
     affected ones. The store records the user's name.
     """
     try:
-        incident = incidents.incident(store, incident_id)
+        incident = incidents.find_incident(store, incident_id)
     except UserError as error:
         raise HTTPException(status_code=404, detail=str(error)) from None
     if not incident.may_be_changed(may_edit):
