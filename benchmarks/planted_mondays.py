@@ -9,7 +9,7 @@ another, and a noisy cell. Prints what became of each, and every sentence that w
 
 import argparse
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -88,6 +88,8 @@ NODES = (
     PlantedNode("hopper055", range(24, 26), 0.07),
     PlantedNode("blackwell033", range(22, 26), 0.03),
 )
+DAY_S = 86_400
+"""The runs of a week are within a day."""
 LAG = 2
 """Weeks for which people are still told of what is over."""
 
@@ -133,8 +135,11 @@ class Diary:
         """Return what slows or speeds a cell in a week, or did so until shortly before."""
         return [one for one in PLANTS if key in one.cells and one.week <= week < one.until + LAG]
 
-    def _nodes(self, key: Key, week: int) -> list[PlantedNode]:
-        """Return the bad nodes that a run of the cell used when they were bad, up to this week."""
+    def _nodes(self, key: Key, week: int, *, lag: int = WEEKS) -> list[PlantedNode]:
+        """Return the bad nodes that a run of the cell used when they were bad, up to this week.
+
+        `lag` is for how many weeks after it was repaired a node counts.
+        """
         return [
             bad
             for bad in NODES
@@ -144,7 +149,7 @@ class Diary:
                 and self.made.weeks[run.job_name] <= week
                 for run in self.made.runs[key]
             )
-            and week < bad.weeks.stop + LAG
+            and week < bad.weeks.stop + lag
         ]
 
     def _say(self, kind: str, whom: object, week: int, sentence: str) -> None:
@@ -155,7 +160,7 @@ class Diary:
             key = self.keys[finding.series]
             if not (finding.changed or finding.drift or row["cause"]):
                 continue
-            plants, nodes = self._plants(key, week), self._nodes(key, week)
+            plants, nodes = self._plants(key, week), self._nodes(key, week, lag=LAG)
             sign = -1 if finding.verdict == "faster" else 1
             same = [one for one in plants if one.step * sign > 0]
             sentence = f"{row['cell']} {row['verdict']}, {row['series_state']}, {finding.evidence}"
@@ -188,8 +193,10 @@ class Diary:
         """Return whether a change began in this range, give or take a week."""
         first = plant.week if isinstance(plant, Planted) else plant.weeks.start
         began = STARTED_AT + first * WEEK_S
-        last = began + (plant.drifts - 1 if isinstance(plant, Planted) and plant.drifts else 0) * WEEK_S
-        return earliest - WEEK_S <= last and began <= latest + WEEK_S
+        # A drift goes on, and a cell may run on a bad node later than others.
+        lasted = max(1, plant.drifts) if isinstance(plant, Planted) else len(plant.weeks)
+        last = began + (lasted - 1) * WEEK_S
+        return earliest - WEEK_S - DAY_S <= last and began <= latest + WEEK_S + DAY_S
 
     def _check_incident(self, incident: Incident, week: int) -> None:
         sign = -1 if incident.direction == "faster" else 1
@@ -198,7 +205,7 @@ class Diary:
             one for one in PLANTS if one.step * sign > 0 and one.week <= week and set(keys) & set(one.cells)
         ]
         if sign > 0:
-            about += [bad for key in keys for bad in self._nodes(key, week + 2) if bad.weeks.start <= week]
+            about += [bad for key in keys for bad in self._nodes(key, week)]
         sentence = f"{incident.state}: {incident.title} ({len(incident.cells)} cells)"
         if not about:
             if self.made.confirmed.get(incident.id or 0) is not None:
@@ -222,9 +229,10 @@ class Diary:
         if incident.subject and not named and right:
             is_title = " cells of " in incident.subject
             is_drift = incident.subject.startswith("drifts")
+            names_none = incident.subject == "no change of its own"
             if is_drift and not drifting:
                 self._say("incident: a step called a drift", incident.id, week, sentence)
-            elif not is_title and not is_drift:
+            elif not is_title and not is_drift and not names_none:
                 self._say("wrong cause of an incident", incident.id, week, sentence)
         if incident.state in ("fixed", "ended", "new level", "dismissed"):
             still = [
@@ -285,9 +293,7 @@ def table(diaries: list[Diary]) -> Iterator[str]:
     """Yield the lines of a table of planted against told changes."""
     yield "\n| planted | named | weeks until then | cause | cells | size | closed |"
     yield "|---|---|---|---|---|---|---|"
-    names = [one.name for one in PLANTS if one.cells] + [
-        f"node {n.node}, +{100 * n.step:.0f} %" for n in NODES
-    ]
+    names = [one.name for one in PLANTS if one.cells] + [*map(_node_name, NODES)]
     for name in names:
         told = [diary.told[name] for diary in diaries]
         seen = [one for one in told if one.named is not None]
@@ -302,11 +308,30 @@ def table(diaries: list[Diary]) -> Iterator[str]:
             ", ".join(str(one.closed) for one in seen if one.closed is not None),
         ]
         yield f"| {name} | {' | '.join(parts)} |"
-    kinds: dict[str, int] = defaultdict(int)
-    for diary in diaries:
-        for kind, _ in diary.false:
-            kinds[kind] += 1
-    yield f"\nfalse sentences in {len(diaries)} half years: {sum(kinds.values())}: {dict(kinds)}"
+    seen_of = [sum(diary.told[name].named is not None for diary in diaries) for name in names]
+    yield f"\nnamed: {_of(sum(seen_of), len(names) * len(diaries))}"
+    caused = [(diary.told[one.name].caused, one) for diary in diaries for one in PLANTS if one.cause]
+    yield f"with their cause: {_of(sum(right for right, _ in caused), len(caused))}"
+    kinds = Counter(kind for diary in diaries for kind, _ in diary.false)
+    low, high = (bound / len(diaries) for bound in _poisson_interval(kinds.total()))
+    each = f"{kinds.total() / len(diaries):.1f} each ({low:.1f} to {high:.1f})"
+    yield f"false sentences in {len(diaries)} half years: {kinds.total()}, {each}: {dict(kinds)}"
+
+
+def _of(number: int, every: int) -> str:
+    """Return a share with its 95 % interval (Clopper and Pearson), as text."""
+    from scipy import stats
+
+    low, high = stats.binomtest(number, every).proportion_ci()
+    return f"{number} of {every} ({100 * low:.0f} to {100 * high:.0f} %)"
+
+
+def _poisson_interval(number: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of the mean of a Poisson variable that had this value."""
+    from scipy import stats
+
+    low = stats.chi2.ppf(0.025, 2 * number) / 2 if number else 0.0
+    return float(low), float(stats.chi2.ppf(0.975, 2 * number + 2) / 2)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,22 @@ def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apar
     assert sorted(names(causes(cells(*usual, *pair, *other), without))) == [("node c", 5), ("nodes a, b", 5)]
 
 
+def test_a_cell_that_seems_to_drift_at_the_change_of_all_others_moved_with_them() -> None:
+    change = "driver 570 → 580"
+    moved = [
+        judged(1.08, job=f"moved-{number}", changes=(change,), confirmations=["a", "b"])
+        for number in range(6)
+    ]
+
+    def found(latest: float) -> list[tuple[str, int]]:
+        drifting = judged(1.08, job="drifting", confirmations=["a", "b"])
+        onset = Onset("drifting", latest - 2 * WEEK_S, latest - 3 * WEEK_S, latest, weekly=0.01)
+        return names(causes(cells(*moved, replace(drifting, onset=onset)), lambda _job, _change: True))
+
+    assert found(1e9 - 2 * WEEK_S) == [(change, 7)]
+    assert found(1e9 - 6 * WEEK_S) == [(change, 6)], "it drifted long before"
+
+
 def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> None:
     usual = [judged(1.0, job=f"usual-{number}") for number in range(4)]
 

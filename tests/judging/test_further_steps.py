@@ -29,6 +29,25 @@ def test_slower_runs_after_a_gap_are_no_drift_through_it() -> None:
     assert ramp.weekly == pytest.approx(0.01, abs=0.002)
 
 
+def test_two_steps_within_weeks_are_no_drift() -> None:
+    weeks = [*range(12), 12, 12.1, 12.2, 13, 14, 15]
+    seconds = [number / 100 for number in USUAL] + [1.062, 1.058, 1.061, 1.112, 1.109, 1.111]
+    found = likely_ramp(seconds, [WEEK_S * week for week in weeks], "slower")
+    assert found is None or found.log_odds < 0
+
+
+def test_a_faster_week_that_is_over_was_a_step_of_that_week() -> None:
+    seen = 0
+    for seed in range(4):
+        lucky = planted_series(seed, STEP + 3, lambda week: 1 - 0.04 * (week == STEP), {}, fewest=STEP)
+        for judged in lucky:
+            if judged.series_state.state == "confirmed":
+                seen += 1
+                assert judged.onset is not None
+                assert (judged.onset.at // WEEK_S, judged.onset.weekly) == (STEP, None)
+    assert seen >= 4
+
+
 def told(runs: list[float]) -> SeriesState:
     """Return what is told after runs (times relative to the usual 100) that follow a usual history."""
     return series_states([*USUAL, *runs])[-1].newest_step

@@ -223,6 +223,17 @@ def test_a_cell_that_joins_later_joins_the_same_incident(store: Store, week: Wee
     assert (found.id, len(found.cells)) == (first.id, 3)
 
 
+def test_a_change_that_the_other_cells_took_without_harm_is_not_named_as_the_cause(
+    store: Store, week: Week
+) -> None:
+    gpus = [1, 2, 4, 8, 16]
+    usual_runs(week, gpus)
+    [found] = week({**dict.fromkeys(gpus, 1.0), 4: 1.06}, **RING)
+    assert found.subject == "no change of its own"
+    [remark] = [one for one in compare_since(store, START).remarks if one.startswith("tiny·fp32·4: ")]
+    assert "changed then: NCCL_ALGO none → Ring; most cells that are as usual have " in remark
+
+
 def test_two_incidents_of_one_family_become_one(store: Store, week: Week) -> None:
     usual_runs(week, [1, 2, 4])
     opened = [*week({1: 1.06}, **RING), *week({2: 1.06}, **RING)]

@@ -15,7 +15,7 @@ from steptime.durations import WEEK_S
 from steptime.judging.detection import Direction
 from steptime.judging.models import Judgement, with_job_names
 from steptime.judging.node_effects import NodeRun, SlowNode, slow_nodes
-from steptime.judging.onset import date
+from steptime.judging.onset import SHORTEST_RAMP_S, date
 from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.series import Series
 
@@ -56,6 +56,10 @@ class Evidence:
     slower."""
     since: float
     """Unix time of the run with which the change began; of this run if its cell has no such change."""
+    latest: float
+    """Unix time of the last run with which it may have begun."""
+    drifts: bool = False
+    """Whether the cell by itself seems to drift rather than to have jumped."""
     changes: tuple[str, ...] = ()
     """What changed at the runs with which the level may have begun, apart from nodes and the version of
     steptime."""
@@ -63,6 +67,13 @@ class Evidence:
     """Nodes and ranks of the run that stand apart from its others, as in the column of that name."""
     small_step: frozenset[str] = frozenset()
     """Job names of the runs since a small step, which no single run showed; empty without one."""
+
+    def may_have_moved(self, since: float) -> bool:
+        """Return whether the cell may have moved with others that did at `since` (Unix time).
+
+        When a cell that only leans began to do so is not known, and a jump may look like a drift through it.
+        """
+        return not self.is_open or (self.drifts and since <= self.latest + SHORTEST_RAMP_S)
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,8 @@ def _evidence(series: Series, judged: Judgement) -> Evidence:
         is_open=is_open,
         change=judged.level_change if is_open else series_state.against.change([judged.run.seconds]),
         since=judged.onset.at if judged.onset else row["submitted_at"],
+        latest=judged.onset.latest if judged.onset else row["submitted_at"],
+        drifts=judged.onset is not None and judged.onset.weekly is not None,
         changes=tuple(filter(is_notable, (*judged.changes, *nearby))),
         stragglers=row["stragglers"] or "",
         small_step=frozenset(name for name, _ in with_job_names(series_state.since))
@@ -236,11 +249,10 @@ def _changed_together(
         """Return the cells that moved within a week from this one, and those that lean with their change."""
         within = [run for run in changed if 0 <= run.since - first.since <= TOGETHER_S]
         change = _most_shared([run for run in within if run.is_open])
-        # When a cell that only leans began to do so is not known.
         return [
             run
             for run in changed
-            if run in within or (change and not run.is_open and has_changed(run.job, change))
+            if run in within or (change and run.may_have_moved(first.since) and has_changed(run.job, change))
         ]
 
     weeks = [moved_with(first) for first in changed]
@@ -256,7 +268,12 @@ def _changed_together(
     change = _most_shared(known)
     if change is not None and 2 * len(_sharing(known, change)) > len(known):
         sharing = _sharing(open_ones, change)
-        tending = [run for run in changed if not run.is_open and has_changed(run.job, change)]
+        since = min(run.since for run in sharing)
+        tending = [
+            run
+            for run in changed
+            if run not in sharing and run.may_have_moved(since) and has_changed(run.job, change)
+        ]
         others = [run for run in latest if run not in sharing and run not in tending]
         having = sum(has_changed(run.job, change) for run in others)
         moved = len(sharing) + len(tending)

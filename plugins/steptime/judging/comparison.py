@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from steptime.errors import UserError, one_line
-from steptime.judging.common_causes import causes
+from steptime.judging.common_causes import FEWEST_CELLS_TOGETHER, causes
 from steptime.judging.detection import (
     CONFIRMATION_RUNS,
     Baseline,
@@ -33,7 +33,7 @@ from steptime.judging.missing_cells import LOOK_BACK_S, completeness
 from steptime.judging.models import Judgement
 from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
 from steptime.judging.node_evidence import read_node_runs
-from steptime.judging.record_changes import changes, has_changed_to
+from steptime.judging.record_changes import changes, has_changed_to, is_notable
 from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.judging.verdicts import adjust_q_values, read_q_values
 from steptime.measure.goodput import compute_goodput
@@ -254,8 +254,37 @@ def compare_judgements(
         runs_on_nodes = [
             run for series, judged in cells.items() for run in node_runs(series, as_evidence(judged[::-1]))
         ]
-    common = causes(cells, lambda job_name, change: has_changed_to(made(job_name), change), runs_on_nodes)
+
+    def has_changed(job_name: str, change: str) -> bool:
+        return has_changed_to(made(job_name), change)
+
+    common = causes(cells, has_changed, runs_on_nodes)
+    explained = {series: cause for cause in common for series in cause.cells}
+    findings = [
+        one.moved_by(explained[one.series])
+        if one.series in explained
+        else replace(one, harmless=_harmless(one, findings, has_changed))
+        for one in findings
+    ]
     return Comparison(rank_findings(findings), common)
+
+
+def _harmless(
+    finding: Finding, every: Iterable[Finding], has_changed: Callable[[str, str], bool]
+) -> tuple[str, ...]:
+    """Return the changes with which a cell became slower or faster, but which most others took without harm.
+
+    The others are those of its cluster that are not slower or faster; four at least must have the change.
+    """
+    wanted = [change for change in finding.judgement.changes if finding.changed and is_notable(change)]
+    usual = [
+        one.run.job_name
+        for one in every
+        if wanted and one.series["cluster"] == finding.series["cluster"] and not one.changed
+    ]
+    having = {change: sum(has_changed(job, change) for job in usual) for change in wanted}
+    most = max(FEWEST_CELLS_TOGETHER, (len(usual) + 1) / 2)
+    return tuple(change for change in wanted if having[change] >= most)
 
 
 def _with_totals(

@@ -121,8 +121,11 @@ class Baseline:
         They are if two runs in a row are nearer to the baseline.
         """
         newest = runs[-CONFIRMATION_RUNS:]
-        is_nearer = (self.change([run]) * change < change**2 / 2 for run in newest)
-        return len(newest) == CONFIRMATION_RUNS and all(is_nearer)
+        return len(newest) == CONFIRMATION_RUNS and all(self.is_nearer(run, change) for run in newest)
+
+    def is_nearer(self, run: float, change: float) -> bool:
+        """Return whether a run is nearer to the baseline than to a level that differs by `change`."""
+        return self.change([run]) * change < change**2 / 2
 
     def interval(self, confidence: float, *, runs: int | None = None) -> tuple[float, float]:
         """Return the confidence interval (low, high) of the mean of the baseline's runs, by Student's t.

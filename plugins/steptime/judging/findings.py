@@ -37,6 +37,18 @@ class Finding:
 
     silenced_until: float | None = None
     """Unix time until which the incident of its change is silenced; None if it is not."""
+    harmless: tuple[str, ...] = ()
+    """Those of the changes with which the level began that most usual cells of its cluster have, too."""
+
+    def moved_by(self, cause: CommonCause) -> Self:
+        """Return the finding of a cell that moved with others by a common cause: it jumped with them."""
+        onset = self.onset
+        if onset is None or onset.weekly is None:
+            return self
+        began = min(max(cause.since, onset.earliest), onset.latest)
+        changed = (cause.name,) if cause.kind == "change" else ()
+        jumped = replace(onset, at=began, weekly=None)
+        return replace(self, judgement=replace(self.judgement, onset=jumped, changes=changed))
 
     @property
     def run(self) -> SeriesRun:
@@ -127,6 +139,8 @@ class Finding:
         then = f"changed then: {changed}" if changed else "nothing is recorded that changed then"
         if self.onset is not None and self.onset.weekly is not None:
             then = f"it {self.onset.drift_words}, so it is no single change"
+        if self.harmless:
+            then += f"; most cells that are as usual have {' and '.join(self.harmless)}, too"
         slow = self.run.row["stragglers"]
         return f"{state.state}{where}; {then}{f'; {slow}' if slow else ''}"
 

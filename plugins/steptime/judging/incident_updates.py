@@ -210,7 +210,8 @@ def group_findings(comparison: Comparison) -> list[Group]:
             )
             groups.append(Group("family", cluster, what, direction, evidence, change, tuple(alike)))
         else:
-            subject = "; ".join(filter(is_notable, first.judgement.changes))
+            own = [one for one in filter(is_notable, first.judgement.changes) if one not in first.harmless]
+            subject = "; ".join(own) or ("no change of its own" if first.harmless else "")
             if first.onset is not None and first.onset.weekly is not None:
                 subject = first.onset.drift_words
             evidence = f"{names[first.series]}: {first.evidence}"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import takewhile
 from typing import Any
 
 from steptime.errors import UserError
@@ -302,7 +303,7 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
 
     A suspected one began with the run that raised the suspicion. The beginning of a confirmed one is searched
     for among the runs from the second of the baseline to the first after the suspicion. If they drift rather
-    than jump, no change is the cause.
+    than jump, no change is the cause. Newest runs that are nearer to the baseline again say nothing about it.
     """
     series_state = judgement.series_state
     if series_state.state not in ("suspected", "confirmed") or series_state.direction is None:
@@ -313,6 +314,7 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
     if series_state.state == "confirmed":
         begin = names.index(with_job_names(series_state.against.runs)[0][0])
         end = min(names.index(judgement.run.job_name), first + BASELINE_RUNS) + 1
+        end -= _back_at_usual(series_state, [run.seconds for run in runs[first + 1 : end]])
         seconds, changed = [run.seconds for run in runs[begin:end]], records.notable(names[begin:end])
         times = [run.row["submitted_at"] for run in runs[begin:end]]
         ramp = likely_ramp(seconds, times, series_state.direction, changed)
@@ -324,6 +326,17 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
         )
         indexes = (begin + found[0], begin + found[1], begin + found[2])
     return _began_at(judgement, runs, indexes, records)
+
+
+def _back_at_usual(series_state: SeriesState, since: Sequence[float]) -> int:
+    """Return how many of the newest runs are nearer to the baseline than to the confirmed level.
+
+    `since` are the runs after the one that raised the suspicion; the first ones confirmed it.
+    """
+    against = series_state.against
+    level = against.change(since[:CONFIRMATION_RUNS])
+    later = reversed(since[CONFIRMATION_RUNS:])
+    return sum(1 for _ in takewhile(lambda run: against.is_nearer(run, level), later))
 
 
 def _began_at(

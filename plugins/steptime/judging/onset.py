@@ -17,6 +17,11 @@ CHANGE_ODDS = 30.0
 version of steptime do not count: they change all the time."""
 SHORTEST_RAMP_S = 3.5 * WEEK_S
 """A ramp is told from a step if it lasts four weeks, give or take some days between weekly runs."""
+_SECOND_STEP = 0.1
+"""How often a step is followed or preceded by another within the runs that are looked at."""
+_LARGE_STEP = 0.05
+"""Scale of the relative change by a second step: two steps fit more than one, whether or not they are right.
+"""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Ramp:
     weekly: float
     """Relative change a week: 0.01 is 1 % slower each week."""
     log_odds: float
-    """Logarithm of how many times likelier a ramp makes the runs than a step."""
+    """Logarithm of how many times likelier a ramp makes the runs than one step or two."""
 
 
 def likely_ramp(
@@ -110,10 +115,10 @@ def likely_ramp(
 
     A gap between two runs of more than half a ramp could hide a step as well: such ramps are left out.
 
-    Steps and ramps of all positions are compared by their marginal likelihood, with normal noise; levels and
-    deviation are integrated out. Both are equally likely at any time, so a step hardly falls between runs of
-    one day. If something changed at some runs, a step is with one of them in half of the cases. Ramps may go
-    on until the last run.
+    Steps, pairs of steps and ramps of all positions are compared by their marginal likelihood, with normal
+    noise; levels and deviation are integrated out. All are equally likely at any time, so a step hardly falls
+    between runs of one day. If something changed at some runs, a single step is with one of them in half of
+    the cases. Ramps may go on until the last run.
 
     Args:
         seconds: time of each run, oldest first.
@@ -149,7 +154,10 @@ def likely_ramp(
     parts = [part / part.sum() for part in (since_last * ~has_change, has_change * 1.0) if part.any()]
     with np.errstate(divide="ignore"):
         places = np.log(since_last[firsts] * since_last[lasts - 1])
-        of_steps = np.logaddexp.reduce(steps + np.log(sum(parts) / len(parts)))
+        of_steps = np.logaddexp(
+            np.logaddexp.reduce(steps + np.log(sum(parts) / len(parts))),
+            _two_steps(off, direction, np.log(since_last / since_last.sum())),
+        )
     ramps += places - np.logaddexp.reduce(places)
     of_ramps = np.logaddexp.reduce(ramps)
     if not np.isfinite(of_ramps):
@@ -160,6 +168,33 @@ def likely_ramp(
     earliest, latest = _credible_range(odds)
     weekly = float(heights[best] * WEEK_S / lengths[best])
     return Ramp(int(firsts[best]) + 1, earliest, latest, weekly, float(of_ramps - of_steps))
+
+
+def _two_steps(off: Any, direction: Direction, odds_of_step: Any) -> float:
+    """Return the logarithm of how likely two steps make the runs, in the units of `likely_ramp`.
+
+    `off` is how far each run is from the mean of all, relative to it; `odds_of_step` are the logarithms of
+    how likely a step is at each run but the first, whatever changed there.
+    """
+    import numpy as np
+
+    runs = len(off)
+    if runs < 4:
+        return -math.inf
+    first, second = np.triu_indices(runs - 1, 1)
+    ends = np.concatenate([[0.0], np.cumsum(off)])
+    sizes = first + 1, second - first, runs - 1 - second
+    sums = ends[first + 1], ends[second + 1] - ends[first + 1], ends[-1] - ends[second + 1]
+    explained = sum(total**2 / size for total, size in zip(sums, sizes, strict=True))
+    residual = np.maximum(0.0, off @ off - explained) + runs * LEAST_DEVIATION**2
+    spread = np.log(sizes[0] * sizes[1] * sizes[2] / runs)
+    # A second height is integrated out: hence the gamma functions, and one power of the residual less.
+    another = math.lgamma((runs - 3) / 2) - math.lgamma((runs - 2) / 2) + math.log(math.pi) / 2
+    likelihood = another - (runs - 3) / 2 * np.log(residual) - spread / 2 - math.log(_LARGE_STEP)
+    rises = sums[2] / sizes[2] > sums[0] / sizes[0]
+    odds = odds_of_step[first] + odds_of_step[second]
+    total = np.where(rises == (direction == "slower"), likelihood + odds, -np.inf)
+    return float(np.logaddexp.reduce(total) + math.log(2 * _SECOND_STEP))
 
 
 def _credible_range(odds: Mapping[int, float]) -> tuple[int, int]:
