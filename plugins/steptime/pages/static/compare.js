@@ -3,7 +3,7 @@ import { current, go, viewLink } from "./address.js";
 import { choices, columnsOf, headingOf, listing } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { givenUp, readNew, rowsOf } from "./server.js";
-import { makeTable } from "./table.js";
+import { makeTable, plainTable } from "./table.js";
 import { announce, summarise } from "./messages.js";
 import { cellName, signed } from "./verdicts.js";
 
@@ -82,12 +82,13 @@ function onlyIn(name, cells) {
 
 function differing() {
   if (!answer.differing.length) return [element("p", {}, "Nothing else that is recorded differs within a cell.")];
-  const head = ["What differs", "A", "B", "Cells"].map((text) => element("th", { scope: "col" }, text));
-  const lines = answer.differing.map(({ name, a, b, cells }) => element("tr", {},
-    element("th", { scope: "row" }, name), element("td", { className: "words" }, a), element("td", { className: "words" }, b),
-    element("td", { className: "number" }, cells ? `${cells} of ${answer.rows.length}` : "")));
-  const table = element("table", { className: "plain" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...lines));
-  return [element("h3", {}, "What else differs"), element("div", { className: "scroller", tabIndex: 0, role: "region", ariaLabel: "What differs between the sets" }, table)];
+  const columns = [
+    { head: "What differs", cell: ({ name }) => name },
+    { head: "A", cell: ({ a }) => a, className: "words" },
+    { head: "B", cell: ({ b }) => b, className: "words" },
+    { head: "Cells", cell: ({ cells }) => (cells ? `${cells} of ${answer.rows.length}` : ""), className: "number" },
+  ];
+  return [element("h3", {}, "What else differs"), plainTable({ label: "What differs between the sets", columns, rows: answer.differing })];
 }
 
 /** Draw the latest answer, in the current colours and time zone. */

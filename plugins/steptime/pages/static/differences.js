@@ -6,17 +6,17 @@ import { element } from "./dom.js";
 import { decimals, fixed } from "./format.js";
 import { read, rowsOf } from "./server.js";
 import { attempt } from "./messages.js";
+import { plainTable } from "./table.js";
 import { signed } from "./verdicts.js";
 
 const OFFERED = 50;
 // What a run does not depend on itself: comparing it would say nothing.
 const NOT_COMPARED = ["queue_wait_s", "published_step_time_s", "peak_tflops_per_gpu", "step_time_over_published"];
 
+/** A table of lines, each a name and its values. */
 function table(heads, lines, className = "") {
-  const cells = ([name, ...values]) => [element("th", { scope: "row" }, name), ...values.map((value) => element("td", { className }, value))];
-  return element("div", { className: "scroller", tabIndex: 0, role: "region", ariaLabel: heads[0] }, element("table", {},
-    element("thead", {}, element("tr", {}, ...heads.map((head, index) => element("th", { scope: "col", className: index ? className : "" }, head)))),
-    element("tbody", {}, ...lines.map((line) => element("tr", {}, ...cells(line))))));
+  const columns = heads.map((head, place) => ({ head, cell: (line) => line[place], className: place ? className : "" }));
+  return plainTable({ label: heads[0], columns, rows: lines });
 }
 
 function changeOf(one, other) {

@@ -4,6 +4,7 @@ import { element } from "./dom.js";
 import { timestamps } from "./format.js";
 import { announce, summarise } from "./messages.js";
 import { readNew } from "./server.js";
+import { plainTable } from "./table.js";
 import { cellName, overUsual, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "Node";
@@ -41,21 +42,16 @@ function ofSweep({ sweep, pairs }) {
 function table({ cluster, node, runs }) {
   const when = timestamps();
   const percent = (value) => (value === null ? "" : `${signed(value)} %`);
-  const every = {
-    "Run": (run) => viewLink({ view: "node", cluster, node, run: run.job_name }, ...cellName(run.label)),
-    "Submitted": (run) => when(run.submitted_at),
-    "Change": (run) => percent(run.run_change_percent),
-    "Elsewhere": (run) => percent(run.elsewhere_percent),
-    "Its ranks": (run) => percent(run.ranks_percent),
-    "Its GPUs": (run) => run.gpus ?? "",
-    "Verdict": (run) => (run.verdict ? verdictBadge(run) : run.state),
-  };
-  const columns = Object.entries(every).filter(([, cell]) => runs.some((run) => cell(run) !== ""));
-  const className = (head) => (["Change", "Elsewhere", "Its ranks"].includes(head) ? "number" : "");
-  const lines = runs.map((run) => element("tr", {}, ...columns.map(([head, cell]) => element("td", { className: className(head) }, cell(run)))));
-  const heads = columns.map(([head]) => element("th", { scope: "col", className: className(head) }, head));
-  return element("div", { id: "node-runs", className: "scroller", tabIndex: 0, role: "region", ariaLabel: "Runs that had the node" }, element("table", {},
-    element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
+  const columns = [
+    { head: "Run", cell: (run) => viewLink({ view: "node", cluster, node, run: run.job_name }, ...cellName(run.label)) },
+    { head: "Submitted", cell: (run) => when(run.submitted_at) },
+    { head: "Change", cell: (run) => percent(run.run_change_percent), className: "number" },
+    { head: "Elsewhere", cell: (run) => percent(run.elsewhere_percent), className: "number" },
+    { head: "Its ranks", cell: (run) => percent(run.ranks_percent), className: "number" },
+    { head: "Its GPUs", cell: (run) => run.gpus ?? "" },
+    { head: "Verdict", cell: (run) => (run.verdict ? verdictBadge(run) : run.state) },
+  ].filter(({ cell }) => runs.some((run) => cell(run) !== ""));
+  return plainTable({ id: "node-runs", label: "Runs that had the node", columns, rows: runs });
 }
 
 /** Draw the latest answer, in the current time zone. */

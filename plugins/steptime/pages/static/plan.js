@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { duration, significant } from "./format.js";
 import { announce, summarise } from "./messages.js";
 import { readNew } from "./server.js";
+import { plainTable } from "./table.js";
 
 export const title = "Plan";
 
@@ -27,21 +28,23 @@ export function open(box) {
   [answer, parts] = [null, { inputs, result }];
 }
 
-const HEADS = ["Run", "GPUs", "TP", "PP", "CP", "Global batch", "Steps", "Time limit", "GPU-hours at most", "GPU-hours expected", "Expected from"];
-
-function cells(run) {
-  const number = (value) => (value == null ? "" : significant(value, 3));
-  const expected = run.gpu_hours_expected == null ? "" : `${number(run.gpu_hours_expected)} (${duration(run.seconds_expected)})`;
-  return [run.label, run.gpus, run.tp, run.pp, run.cp, run.gbs, run.steps, run.time_limit, number(run.gpu_hours_max), expected, run.expected_from];
-}
-
-const isNumber = (place) => place > 0 && place < HEADS.length - 1;
-
-function table(runs) {
-  const row = (kind, values) => element("tr", {}, ...values.map((value, place) => element(kind, { className: isNumber(place) ? "number" : "", ...(kind === "th" ? { scope: "col" } : {}) }, String(value ?? ""))));
-  return element("div", { id: "plan-runs", className: "scroller", tabIndex: 0, role: "region", ariaLabel: "Planned runs" }, element("table", {},
-    element("thead", {}, row("th", HEADS)), element("tbody", {}, ...runs.map((run) => row("td", cells(run))))));
-}
+const number = (value) => (value == null ? "" : significant(value, 3));
+const expected = ({ gpu_hours_expected: hours, seconds_expected: seconds }) => (hours == null ? "" : `${number(hours)} (${duration(seconds)})`);
+const COLUMNS = [
+  { head: "Run", cell: ({ label }) => label },
+  ...Object.entries({
+    "GPUs": ({ gpus }) => gpus,
+    "TP": ({ tp }) => tp,
+    "PP": ({ pp }) => pp,
+    "CP": ({ cp }) => cp,
+    "Global batch": ({ gbs }) => gbs,
+    "Steps": ({ steps }) => steps,
+    "Time limit": ({ time_limit: limit }) => limit,
+    "GPU-hours at most": ({ gpu_hours_max: hours }) => number(hours),
+    "GPU-hours expected": expected,
+  }).map(([head, cell]) => ({ head, cell, className: "number" })),
+  { head: "Expected from", cell: ({ expected_from: source }) => source },
+];
 
 /** Draw the latest answer. */
 export function redraw() {
@@ -51,7 +54,7 @@ export function redraw() {
   parts.result.replaceChildren(
     ...(answer.refused ? [element("p", { className: "verdict rejected", role: "alert" }, answer.refused)] : []),
     element("p", {}, `${capitalised(answer.cost)}.`),
-    table(answer.runs),
+    plainTable({ id: "plan-runs", label: "Planned runs", columns: COLUMNS, rows: answer.runs }),
   );
 }
 

@@ -115,3 +115,21 @@ export function makeTable(box, { mark, sections = (rows) => [[null, rows]] }) {
     grow();
   };
 }
+
+/**
+ * A table that neither sorts nor grows, in a region of its own that scrolls. Each of `columns` is
+ * `{ head, cell(row), className }`; the first one names the rows.
+ */
+export function plainTable({ id, label, columns, rows }) {
+  const cellOf = ({ cell, className = "" }, place) => (row) => {
+    const made = place ? element("td", { className }) : element("th", { scope: "row", className });
+    made.append(...[cell(row) ?? ""].flat());
+    return made;
+  };
+  const cells = columns.map(cellOf);
+  const scroller = element("div", { className: "scroller", tabIndex: 0, role: "region", ariaLabel: label }, element("table", {},
+    element("thead", {}, element("tr", {}, ...columns.map(({ head, className = "" }) => element("th", { scope: "col", className }, head)))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells.map((make) => make(row)))))));
+  if (id) scroller.id = id;
+  return scroller;
+}

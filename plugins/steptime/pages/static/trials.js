@@ -6,6 +6,7 @@ import { frozen } from "./frozen.js";
 import { significant, timestamps } from "./format.js";
 import { announce, summarise } from "./messages.js";
 import { readNew } from "./server.js";
+import { plainTable } from "./table.js";
 
 export const title = "Trials";
 
@@ -41,23 +42,15 @@ export function redraw() {
   announce();
   summarise(element("strong", {}, `${trials.length} trial${trials.length === 1 ? "" : "s"}, the newest first.`));
   const when = timestamps();
-  const columns = {
-    "Trial": (trial) => trialLink(trial),
-    "Answer": ({ sentences }) => inWords(sentences),
-    "Rounds": ({ rounds }) => String(rounds),
-    "GPU-hours": ({ gpu_hours: hours }) => significant(hours, 3),
-    "Newest run": ({ submitted_at: at }) => when(at),
-    ...(frozen ? {} : { "Airflow": (trial) => dagRunLink(trial) ?? "" }),
-  };
-  const className = (head) => ({ "Answer": "words", "Rounds": "number", "GPU-hours": "number" })[head] ?? "";
-  const line = (trial) => element("tr", {}, ...Object.entries(columns).map(([head, cell], place) => {
-    const made = place ? element("td", { className: className(head) }) : element("th", { scope: "row" });
-    made.append(...[cell(trial)].flat());
-    return made;
-  }));
-  box.append(element("div", { id: "trials", className: "scroller", tabIndex: 0, role: "region", ariaLabel: "Trials" }, element("table", {},
-    element("thead", {}, element("tr", {}, ...Object.keys(columns).map((head) => element("th", { scope: "col", className: className(head) }, head)))),
-    element("tbody", {}, ...trials.map(line)))));
+  const columns = [
+    { head: "Trial", cell: trialLink },
+    { head: "Answer", cell: ({ sentences }) => inWords(sentences), className: "words" },
+    { head: "Rounds", cell: ({ rounds }) => rounds, className: "number" },
+    { head: "GPU-hours", cell: ({ gpu_hours: hours }) => significant(hours, 3), className: "number" },
+    { head: "Newest run", cell: ({ submitted_at: at }) => when(at) },
+    ...(frozen ? [] : [{ head: "Airflow", cell: dagRunLink }]),
+  ];
+  box.append(plainTable({ id: "trials", label: "Trials", columns, rows: trials }));
 }
 
 /** Read the trials. */
