@@ -49,9 +49,9 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limi
     assert [ledger.reserve_gpus(job, four, 10) for job in (first, second)] == ["", ""]
     needs = "of the 4 GPUs that jobs on cluster 'local' may hold at a time: 4 are in use"
     assert ledger.reserve_gpus(third, four, 10) == f"needs 2 {needs}"
-    assert ledger.reserve_gpus(small, four, 10) == f"needs 1 {needs}, and 1 job(s) wait before it"
+    assert ledger.reserve_gpus(small, four, 10) == f"needs 1 {needs}, and 1 job came before it"
     end(first)
-    assert ledger.reserve_gpus(small, four, 10).endswith("2 are in use, and 1 job(s) wait before it")
+    assert ledger.reserve_gpus(small, four, 10).endswith("2 are in use, and 1 job came before it")
     assert ledger.reserve_gpus(third, four, 10) == ""
     assert ledger.reserve_gpus(small, four, 10) == f"needs 1 {needs}"
     assert ledger.reserve_gpus(small, limit(5), 10) == "", "the file was changed"
@@ -66,7 +66,7 @@ def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits
     assert ledger.reserve_gpus(lost, limit_of_1, 10) == ""
     assert ledger.reserve_gpus(crashed, limit_of_1, 10)
 
-    assert "1 job(s) wait before it" in ledger.reserve_gpus(last, limit_of_1, 609)
+    assert "1 job came before it" in ledger.reserve_gpus(last, limit_of_1, 609)
     assert "1 are in use" in ledger.reserve_gpus(last, limit_of_1, 610), "which has not asked for ten minutes"
     assert ledger.reserve_gpus(last, limit_of_1, 3610) == "", "which was not submitted for an hour"
 

@@ -9,6 +9,7 @@ from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.errors import UserError
 from steptime.measure.archiving import SUFFIX, check_name, write_archive
 from steptime.store.run_queries import Store
+from steptime.wording import counted
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -50,5 +51,5 @@ def archive(
         if archived.runs > archived.logs
         else ""
     )
-    runs = f"{archived.runs:,} run{'' if archived.runs == 1 else 's'}"
+    runs = counted(archived.runs, "run")
     typer.echo(f"archived: {runs}, {to.stat().st_size / 1e3:,.0f} kB in {to}{without}")

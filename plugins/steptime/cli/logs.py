@@ -17,6 +17,7 @@ from steptime.logs.finding import RunLogs, find_logs, group_by_run
 from steptime.measure.log_rows import COLUMNS, log_row
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.notation import parse_window
+from steptime.wording import counted
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -129,7 +130,7 @@ def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
         for state in ("complete", "incomplete", "failed", "unknown")
         if states[state]
     )
-    return f"{len(rows):,} run{'' if len(rows) == 1 else 's'}: {ended}."
+    return f"{counted(len(rows), 'run')}: {ended}."
 
 
 def short_names(logs: Sequence[Path]) -> list[str]:

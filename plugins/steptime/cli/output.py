@@ -17,6 +17,7 @@ from steptime.errors import one_line, unknown_value
 from steptime.measure.report import csv_text, export_row, format_column
 from steptime.settings import replaced_sentence
 from steptime.store.columns import SCHEMA_VERSION, Column
+from steptime.wording import counted
 
 
 class Format(StrEnum):
@@ -235,7 +236,7 @@ def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) 
     else:
         _print_plain(kept, title, widths)
     if hidden := [column.name for column in columns if column not in kept]:
-        what = "1 column" if len(hidden) == 1 else f"{len(hidden)} columns"
+        what = counted(len(hidden), "column")
         shown_by = f"--wide shows {'it' if len(hidden) == 1 else 'them'}"
         typer.echo(f"{what} hidden: {', '.join(hidden)}; {shown_by}", err=not lines)
 

@@ -22,6 +22,7 @@ from steptime.recipes.cluster_files import list_clusters
 from steptime.service import standalone
 from steptime.service.standalone_config import ADMIN, password
 from steptime.store.budgets import budget_balances
+from steptime.wording import counted
 
 UP_EXAMPLES = """
 [bold]Examples[/bold]
@@ -103,7 +104,7 @@ def down(
     typer.echo("Airflow is stopped" if stopped else "Airflow was not running")
     if jobs:
         names = "\n  ".join(job.name for job in jobs)
-        count = "1 training job" if len(jobs) == 1 else f"{len(jobs)} training jobs"
+        count = counted(len(jobs), "training job")
         if cancel_jobs:
             fate = "was ended" if len(jobs) == 1 else "were ended"
         else:

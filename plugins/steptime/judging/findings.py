@@ -20,6 +20,7 @@ from steptime.judging.verdicts import VERDICTS, SeriesVerdict, decide_verdict, d
 from steptime.measure.report import Totals
 from steptime.store import columns
 from steptime.store.columns import Column
+from steptime.wording import counted
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Comparison:
         """A sentence with the number of cells and the number and cost of their runs; empty if unknown."""
         if self.totals is None:
             return ""
-        return f"{self.cells} cell{'' if self.cells == 1 else 's'} · {self.totals.sentence}"
+        return f"{counted(self.cells, 'cell')} · {self.totals.sentence}"
 
     @property
     def cells(self) -> int:
@@ -232,7 +233,7 @@ class Comparison:
             if finding.silenced_until and finding.is_silenced
         ]:
             parts.append(f"{len(silenced)} silenced until {date(min(silenced))}")
-        sentence = f"{self.cells} cell{'' if self.cells == 1 else 's'}: {', '.join(parts)}"
+        sentence = f"{counted(self.cells, 'cell')}: {', '.join(parts)}"
         if self.new_levels:
             sentence += f"; {self.new_levels} at a new, faster level"
         if counts["slower"]:

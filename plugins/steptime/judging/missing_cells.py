@@ -10,7 +10,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import count, pairwise
 from types import MappingProxyType
 from typing import Any
@@ -18,12 +17,14 @@ from typing import Any
 from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, SeriesState
+from steptime.judging.onset import date
 from steptime.judging.series import Series, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
+from steptime.wording import counted
 
 LOOK_BACK_S = 4 * WEEK_S
 """How long before a comparison the runs of a sweep are used to learn its cells."""
@@ -64,7 +65,7 @@ class MissingCell:
     def sentence(self) -> str:
         """The state in words: failed and why, or did not run, why, and when it last ran."""
         if not self.attempts:
-            last = "it has never run" if self.last_ran is None else f"it ran last on {_day(self.last_ran)}"
+            last = "it has never run" if self.last_ran is None else f"it ran last on {date(self.last_ran)}"
             return f"did not run: {self.cause}; {last}"
         times = "" if self.attempts == 1 else f" {self.attempts} times, the newest"
         return f"failed{times}: {self.cause}{self._for_weeks}"
@@ -111,23 +112,23 @@ class Completeness:
 
         The run times of an alternating cell jump back and forth between two levels.
         """
-        return self._line(self._counted)
+        return self._line(self._with_causes)
 
     @property
     def counts(self) -> str:
         """The same counts as in `line`, without names and causes of cells that failed or did not run."""
         return self._line(lambda cells, what: f"{len(cells)} {what}")
 
-    def _line(self, counted: Callable[[Sequence[MissingCell], str], str]) -> str:
+    def _line(self, describe: Callable[[Sequence[MissingCell], str], str]) -> str:
         parts = [f"{self.judged} judged"]
         if self.insufficient_history:
             parts.append(f"{self.insufficient_history} with insufficient history")
         if self.without_a_number:
             parts.append(f"{self.without_a_number} without a time to judge")
-        parts += [counted(self.failed, "failed"), counted(self.not_run, "not run")]
-        line = f"{self.planned} cell{'' if self.planned == 1 else 's'} planned: {', '.join(parts)}"
+        parts += [describe(self.failed, "failed"), describe(self.not_run, "not run")]
+        line = f"{counted(self.planned, 'cell')} planned: {', '.join(parts)}"
         if self.failed_since:
-            line += f"; {counted(self.failed_since, 'shown by an earlier run, as the newest failed')}"
+            line += f"; {describe(self.failed_since, 'shown by an earlier run, as the newest failed')}"
         percent = f"{100 * LARGEST_UNSEEN_CHANGE:g} %"
         for cells, what in (
             (self.too_noisy, f"too noisy to detect {percent}"),
@@ -172,7 +173,7 @@ class Completeness:
             "alternating": [self._name(series) for series in self.alternating],
         }
 
-    def _counted(self, cells: Sequence[MissingCell], what: str) -> str:
+    def _with_causes(self, cells: Sequence[MissingCell], what: str) -> str:
         by_cause: dict[str, list[Series]] = defaultdict(list)
         for cell in cells:
             by_cause[cell.cause].append(cell.series)
@@ -442,7 +443,3 @@ def rejection_causes(store: Store, rows: Sequence[Row]) -> dict[str, str]:
     for job_name, messages in store.failed_checks(names).items():
         causes.setdefault(job_name, messages[0].rstrip("."))
     return causes
-
-
-def _day(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d}"

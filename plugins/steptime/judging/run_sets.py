@@ -23,6 +23,7 @@ from steptime.recipes.models import Mode
 from steptime.store.columns import BY_NAME, ELEMENTS, Column, Row, series_columns
 from steptime.store.run_queries import Store
 from steptime.store.run_records import NODES, split_nodes
+from steptime.wording import counted
 
 Measure = Literal["time", "tokens", "price"]
 """What is compared: the time that a cell is judged by (s), the GPU time of a million tokens (s), or their
@@ -206,7 +207,7 @@ class SetComparison:
         """What the comparison says, in a sentence."""
         if self.median is None:
             return f"no cell is in both sets: {len(self.only_a)} in A, {len(self.only_b)} in B"
-        cells = f"{len(self.cells)} cell{'' if len(self.cells) == 1 else 's'}"
+        cells = counted(len(self.cells), "cell")
         over = f"median of {cells} in both sets {self.median.percent}"
         if self.median.low is None:
             return f"{over}; an interval needs {_FEWEST_CELLS} cells"
@@ -498,7 +499,7 @@ def _listed(values: Counter[str]) -> str:
 
 def _described(runs: Sequence[SeriesRun]) -> str:
     submitted = [run.row["submitted_at"] for run in runs]
-    count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    count = counted(len(runs), "run")
     first, last = date(min(submitted)), date(max(submitted))
     return f"{count} of {first}" if first == last else f"{count} of {first} to {last}"
 

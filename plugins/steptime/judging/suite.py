@@ -29,6 +29,7 @@ from steptime.recipes.workloads import load_workload
 from steptime.store import columns
 from steptime.store.columns import Column, Row
 from steptime.store.run_queries import Store
+from steptime.wording import counted
 
 CONFIDENCE = 0.95
 FEWEST_RUNS = 2
@@ -122,7 +123,7 @@ class SuiteCell:
     @property
     def _in_words(self) -> str:
         between = "" if self.percents is None else " ({:.1f} to {:.1f} %)".format(*self.percents)
-        runs = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+        runs = counted(len(self.runs), "run")
         return f"{self.percent:.1f} % of the baseline{between} in {runs}"
 
     @property
@@ -294,7 +295,7 @@ def _made_with(row: Row, record: Mapping[str, Any]) -> dict[str, str]:
         "commit of steptime": provenance["git_commit"] and f"{provenance['git_commit']}{unclean}",
         **{f"version of {name}": str(version) for name, version in record["versions"].items()},
         "topology": f"{row['gpus']} × {row['gpu_type']} of {row['cluster']}"
-        + (f": {nodes} node{'' if nodes == 1 else 's'}, {row['gpus'] // nodes} on each" if nodes else ""),
+        + (f": {counted(nodes, 'node')}, {row['gpus'] // nodes} on each" if nodes else ""),
         "nodes": fold_nodes(record["nodes"]),
         "imported from": row["origin"],
     }

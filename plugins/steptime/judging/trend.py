@@ -22,6 +22,7 @@ from steptime.store.columns import BY_NAME as RESULT_COLUMNS
 from steptime.store.columns import Column, series_columns
 from steptime.store.database import read_connection
 from steptime.store.run_queries import Store
+from steptime.wording import counted
 
 _PRIORITIES = {"change_percent": 2, "run_change_percent": 0}
 
@@ -91,7 +92,7 @@ def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | N
     last, runs = rows[-1], len(rows)
     stands = f"{last['run_s']:.4g} s, {describe_verdict(last['verdict'], last['series_state'])}"
     until = f" until {date(last['submitted_at'])}" if missing else ""
-    return f"{stands}{until}, after {runs} run{'' if runs == 1 else 's'}{since}."
+    return f"{stands}{until}, after {counted(runs, 'run')}{since}."
 
 
 def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:

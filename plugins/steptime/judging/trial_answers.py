@@ -16,6 +16,7 @@ from steptime.store.columns import BY_NAME, Column
 from steptime.store.ledger import LedgerJob, jobs_of
 from steptime.store.run_queries import Store
 from steptime.store.run_records import parse_record
+from steptime.wording import counted
 
 
 def _of_results(name: str, heading: str = "") -> Column:
@@ -221,7 +222,7 @@ def round_runs(
                 gpu_hours=sum(_gpu_hours(by_name.get(name), in_ledger.get(name)) for name in of_run),
             )
         )
-    rules = positions[names_of[-1]].rules if (names_of := list(positions)) else None
+    rules = next((position.rules for position in reversed(positions.values())), None)
     return rules, tuple(runs)
 
 
@@ -348,8 +349,7 @@ def _sentences(answer: TrialAnswer) -> Iterable[str]:
         said.append(f"`{state.best}` is slower than none that is left by more than {least:g} %")
     elif state.reason == "one left" and not said and state.best is not None:
         said.append(f"only `{state.best}` is left")
-    spent = f"after {state.round} rounds, {format_hours(answer.gpu_hours)} GPU-hours"
-    spent = spent.replace("after 1 rounds", "after 1 round")
+    spent = f"after {counted(state.round, 'round')}, {format_hours(answer.gpu_hours)} GPU-hours"
     if said:
         yield f"{'; '.join(said)}, {spent}."
     elif state.ended:

@@ -9,6 +9,8 @@ from steptime.logs.training_log import Problem, Step
 
 _UNLABELLED_RANKS_APART = 2
 """Ranks wait for each other, so lines without a label are at most this many steps out of order."""
+_MOST_STEPS = 20_000
+_KEPT_STEPS = 1000
 
 
 class Rank:
@@ -45,14 +47,14 @@ class Attempts:
         self.first = math.inf
         self.ranks.clear()
 
-    def forget_old(self, most: int = 20_000, kept_steps: int = 1000) -> None:
-        """Drop all but the newest `kept_steps` steps once more than `most` are stored.
+    def forget_old(self) -> None:
+        """Drop all but the newest `_KEPT_STEPS` steps once more than `_MOST_STEPS` are stored.
 
         This limits the memory of a reader that follows a growing log.
         """
-        if max(len(self.steps), sum(len(rank.steps) for rank in self.ranks.values())) <= most:
+        if max(len(self.steps), sum(len(rank.steps) for rank in self.ranks.values())) <= _MOST_STEPS:
             return
-        newest = sorted(self.this_attempt)[-kept_steps:]
+        newest = sorted(self.this_attempt)[-_KEPT_STEPS:]
         self.this_attempt = {number: self.this_attempt[number] for number in newest}
         self.first = newest[0] if newest else math.inf
         for numbers in (self.steps, self.not_finite, self.repeats):

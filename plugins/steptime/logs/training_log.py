@@ -7,6 +7,7 @@ from pydantic import ConfigDict, PositiveInt, TypeAdapter
 
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode
+from steptime.wording import counted
 
 _MOST_NAMED = 6
 """Maximum number of nodes named in a sentence."""
@@ -89,7 +90,7 @@ class Network(Frozen):
             names += f" (sockets on {self.named_socket_nodes})"
         parts = [names]
         if self.rails is not None:
-            parts.append(f"{self.rails} rail{'' if self.rails == 1 else 's'}")
+            parts.append(counted(self.rails, "rail"))
         parts += [word for word, used in (("NVLS", self.nvls), ("MNNVL", self.mnnvl)) if used]
         return ", ".join(parts)
 

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from steptime.frozen import Frozen
 from steptime.measure.stragglers import FEWEST_OTHERS, RankTimes, find_outliers
+from steptime.wording import counted
 
 LEAST_SLOWER_CLOCK, LEAST_HOTTER = 0.05, 0.15
 """Least relative difference of a low clock, and of a high temperature (in °C), from those of the others."""
@@ -84,12 +85,12 @@ class NodeSamples(Frozen):
                 yield f"slowed down by {word} in {share:.0f} % of the samples"
                 break
         if ecc := sum(count or 0 for count in self.uncorrected_ecc_errors):
-            yield f"{ecc:.0f} new uncorrected ECC error{'' if ecc == 1 else 's'}"
+            yield counted(round(ecc), "new uncorrected ECC error")
         yield from self.xid_errors or ()
         total = sum(self.link_errors.values())
         if total > LINK_ERRORS_FACTOR * (1 + others) or any(_LINK_LOST in name for name in self.link_errors):
             most = max(self.link_errors, key=self.link_errors.__getitem__)
-            yield f"{total:,} new link error{'' if total == 1 else 's'} (most: {most})"
+            yield f"{counted(total, 'new link error')} (most: {most})"
 
 
 class GpuSamples(Frozen):
@@ -185,7 +186,7 @@ def _summary(nodes: Sequence[NodeSamples]) -> str:
         f"{statistics.fmean(clocks):,.0f} MHz" if clocks else "",
         f"at most {max(hottest):.0f} °C" if hottest else "",
     ]
-    return f"{', '.join(filter(None, parts))} ({gpus} GPU{'' if gpus == 1 else 's'})"
+    return f"{', '.join(filter(None, parts))} ({counted(gpus, 'GPU')})"
 
 
 def gpu_samples(record: Mapping[str, Any] | None) -> GpuSamples | None:

@@ -11,6 +11,7 @@ from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.store.run_models import Check, Measurement, Verdict, make_check
 from steptime.store.run_records import EarlierAttempt
+from steptime.wording import counted
 
 
 class FinishedRun(NamedTuple):
@@ -204,7 +205,7 @@ def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
     """Check that exactly the steps of the window were measured."""
     run, measurement = finished.run, finished.measurement
     steps = run.window.last - run.window.first + 1
-    expected = f"the step time is measured over the window {run.window} of {steps} step{'s' * (steps > 1)}"
+    expected = f"the step time is measured over the window {run.window} of {counted(steps, 'step')}"
     if measurement is None:
         yield make_check("measured_over_window", False, expected, "there is no measurement")
         return

@@ -12,6 +12,7 @@ from typing import Any
 from steptime.errors import one_line
 from steptime.store.columns import BY_NAME, COLUMNS, Column, Row
 from steptime.waiting import duration
+from steptime.wording import counted
 
 
 def choose_columns(
@@ -149,7 +150,7 @@ class Totals:
     @property
     def sentence(self) -> str:
         """A text: `9 runs, 1 rejected · 0.5 GPU-hours · in the queue for 2 min on average, 9 min at most`."""
-        runs = f"{self.runs:,} run{'' if self.runs == 1 else 's'}"
+        runs = counted(self.runs, "run")
         parts = [runs + (f", {self.rejected:,} rejected" if self.rejected else ""), _hours(self.gpu_hours)]
         if self.mean_queue_wait_s is not None and self.longest_queue_wait_s is not None:
             waits = duration(self.mean_queue_wait_s), duration(self.longest_queue_wait_s)

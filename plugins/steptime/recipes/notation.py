@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from steptime.errors import UserError, one_line, unknown_value
 from steptime.recipes.models import Window
+from steptime.wording import counted
 
 # Forms have them, too; digits are written out, as \d has more of them in Python than in JSON schema.
 WINDOW_PATTERN = r"^\s*([0-9]{1,9})\s*:\s*([0-9]{1,9})\s*$"
@@ -64,7 +65,7 @@ def format_bytes(number: int) -> str:
 
 def format_at_most(jobs: int, gpu_hours: float) -> str:
     """Format jobs and their GPU-hours (on a CPU, process-hours): `4 jobs, at most 1.17 GPU-hours`."""
-    return f"{jobs} {'job' if jobs == 1 else 'jobs'}, at most {format_hours(gpu_hours)} GPU-hours"
+    return f"{counted(jobs, 'job')}, at most {format_hours(gpu_hours)} GPU-hours"
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:

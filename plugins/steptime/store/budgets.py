@@ -179,6 +179,14 @@ def admit(connection: Connection, owner: Owner, run: Run, *, now: float) -> None
         balance.require()
 
 
+def live_beyond_limit_s(config: ClusterConfig) -> float:
+    """Return how many seconds beyond its time limit a job may live: its time in the queue, and a day.
+
+    A job whose end is unknown counts as live until then.
+    """
+    return 3600 * config.queue_patience_h + _SETTLED_WITHIN_S
+
+
 def release(owner: Owner) -> None:
     """Release the GPU-hours that a DAG run has reserved for jobs that it has not submitted; keep its plan."""
     with write_transaction(store_url()) as connection:
@@ -268,7 +276,7 @@ def _balances(
     def committed(row: Mapping[str, Any], config: ClusterConfig) -> float:
         lasts_s = _PLANNED_COUNTS_S
         if row["attempt"]:
-            lasts_s = 3600 * config.queue_patience_h + row["time_limit_s"] + _SETTLED_WITHIN_S
+            lasts_s = row["time_limit_s"] + live_beyond_limit_s(config)
         is_over = row["ended_at"] is not None or row["created_at"] + lasts_s <= now
         return 0.0 if is_over else int(row["gpus"]) * int(row["time_limit_s"]) / 3600
 

@@ -23,10 +23,11 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
 from steptime.settings import store_url
-from steptime.store.budgets import Owner, admit
+from steptime.store.budgets import Owner, admit, live_beyond_limit_s
 from steptime.store.database import lock, read_connection, while_unavailable, write_transaction
 from steptime.store.run_models import LedgerPlan, Provenance, Submission
 from steptime.store.schema import jobs
+from steptime.wording import counted
 
 Done = TypeVar("Done")
 
@@ -34,8 +35,6 @@ _ASKS_WITHIN_S = 600
 """If the task of a waiting job has not asked for GPUs for this long, it has crashed."""
 _SUBMITTED_WITHIN_S = 3600
 """How long a job that is not on its cluster yet holds GPUs."""
-_SETTLED_WITHIN_S = 86_400
-"""How long after its last possible end a job holds GPUs if its end is unknown."""
 
 
 class TaskKey(Frozen):
@@ -294,7 +293,7 @@ def _reserve_gpus(url: str, job: LedgerJob, config: ClusterConfig, now: float) -
         jobs.c.name != job.name,
     ]
     asked_at = func.coalesce(jobs.c.asked_at, jobs.c.created_at)
-    lives_s = 3600 * config.queue_patience_h + jobs.c.time_limit_s + _SETTLED_WITHIN_S
+    lives_s = jobs.c.time_limit_s + live_beyond_limit_s(config)
     on_cluster = and_(jobs.c.job_id.is_not(None), jobs.c.created_at + lives_s > now)
     holds = [jobs.c.waits_for_gpus.is_(False), or_(on_cluster, asked_at > now - _SUBMITTED_WITHIN_S)]
     came_first = or_(
@@ -312,7 +311,7 @@ def _reserve_gpus(url: str, job: LedgerJob, config: ClusterConfig, now: float) -
                     f"needs {job.gpus} of the {limit} GPUs that jobs on cluster '{config.name}' may hold "
                     f"at a time: {held} are in use"
                 )
-                sentence += f", and {before} job(s) wait before it" if before else ""
+                sentence += f", and {counted(before, 'job')} came before it" if before else ""
         values = {"waits_for_gpus": bool(sentence), "asked_at": now}
         connection.execute(jobs.update().where(jobs.c.name == job.name).values(values))
     return sentence

@@ -34,6 +34,7 @@ from steptime.process_identity import boot_id
 JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
 """Variable in every process of a job; by it, processes that outlive a killed runner are found."""
 
+_KILLING_S = 10
 _CLEAN_PASSES = 2
 """Passes that must find no process: one that is starting a program shortly has no environment."""
 
@@ -197,14 +198,14 @@ def _end_unknown(job: JobFolder, submitted: LocalJob) -> str:
     return f"{reason}; processes left of it were killed: {count}" if count else reason
 
 
-def kill_marked(job_id: str, patience_s: float = 10) -> int:
+def kill_marked(job_id: str) -> int:
     """Kill all processes that have the job's id in their environment; return how many were killed.
 
-    It looks again until none is left, for `patience_s` seconds at most; then some may be left.
+    It looks again until none is left, for ten seconds at most; then some may be left.
     """
     marker = {JOB_ID_VARIABLE: job_id}.items()
     killed: set[psutil.Process] = set()
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + _KILLING_S
     clean_passes = 0
     while clean_passes < _CLEAN_PASSES and time.monotonic() < deadline:
         is_clean = True
