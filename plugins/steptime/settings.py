@@ -51,9 +51,9 @@ def config_dir() -> Path:
 
 
 def config_file(name: str) -> Path:
-    """Return the path of a file of `config_dir`, such as `clusters/local.yaml`, else that of the shipped one.
+    """Return the path of a file of `config/`, as `clusters/local.yaml`: the team's, else the shipped one.
 
-    If there is neither, the path is in `config_dir`.
+    If there is neither, the path is the one that the team's file would have.
     """
     written, ours = config_dir() / name, shipped("config") / name
     return ours if ours.exists() and not written.exists() else written

@@ -49,7 +49,7 @@ class WaitingTrigger(BaseTrigger):
 
     @abstractmethod
     async def event(self) -> TriggerEvent:
-        """Wait for the event and return it."""
+        """Wait until the task can go on; return the event that it is resumed with."""
 
 
 class GpuLimitTrigger(WaitingTrigger):

@@ -49,10 +49,10 @@ class Judgement:
 
     @classmethod
     def from_row(cls, run: SeriesRun) -> Self:
-        """Read the judgement of a run from `run.row`, which has the columns of its stored judgement, too.
+        """Read the judgement of a run from its row, which also has the columns of its stored judgement.
 
-        `series_state` lacks `is_open` and the baseline for the next run, which are not stored. Its `level` is
-        there only while a further slowdown is suspected.
+        What is needed only to judge the next run is not stored, so `series_state` lacks it: `is_open`, the
+        next run's baseline, and `level` unless a further slowdown is suspected.
         """
         row = run.row
         rests_on, drift = row["rests_on"], row["drift"]

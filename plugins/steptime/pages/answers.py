@@ -143,9 +143,9 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
 
 
 def node(store: Store, cluster: str, name: str) -> dict[str, Any]:
-    """Return how a node compares with others, as `describe_node` does.
+    """Return how a node compares with others: what `describe_node` returns, and `drain`.
 
-    `drain` is the command that keeps new jobs off the node, None if there is none.
+    That is the command that keeps new jobs off the node; None if there is none.
     """
     described = describe_node(store, cluster, name)
     reason = next(iter(described["pairs"]), described["incident"] or "slow in benchmarks")

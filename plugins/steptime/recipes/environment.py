@@ -110,7 +110,10 @@ def find_secret(text: str) -> str:
 
 
 def find_secret_in_line(line: str) -> str:
-    """Return what in a line of bash seems to be a secret, as `find_secret` does, or ""."""
+    """Return what in a line of bash seems to be a secret, as the end of a sentence; "" if nothing does.
+
+    Besides what `find_secret` finds, these are logins, and values of variables with names such as `API_KEY`.
+    """
     if _LOGIN.search(line) or any(map(is_secret_name, _ASSIGNED.findall(line))):
         return "sets what looks like a secret"
     return find_secret(line)

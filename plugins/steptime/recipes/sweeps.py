@@ -264,7 +264,7 @@ class Sweep(Frozen):
 
 
 def cluster_with(gpu_type: str | None) -> str | None:
-    """Return the first cluster with a type of GPU; None if there is none."""
+    """Return the name of the first cluster with this type of GPU; None if no cluster has it."""
     clusters = {} if gpu_type is None else readable_clusters()
     return next((name for name, cluster in clusters.items() if cluster.gpu_type == gpu_type), None)
 

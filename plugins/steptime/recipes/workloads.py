@@ -34,7 +34,7 @@ def workload_name(name: str) -> str:
 
 
 def load_workload(name: str) -> Workload:
-    """Load a workload by its name, or by that of its family, as `workload_name` does.
+    """Load a workload by its name, `llama3.1-25.04`, or a family's usual release by the family's: `llama3.1`.
 
     Raises UserError for an unknown name, and for a file with mistakes, all of which it lists.
     """

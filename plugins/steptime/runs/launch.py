@@ -202,7 +202,8 @@ async def add_resubmission(
 ) -> LedgerJob:
     """Insert into the ledger a replacement for a job that failed through the cluster's fault; return it.
 
-    It avoids the nodes that failed, and is not submitted yet. Raises BudgetExceeded as `add_job` does.
+    It avoids the nodes that failed, and is not submitted yet. Raises BudgetExceeded if the cluster's
+    budget has not enough left.
     """
     excluded = tuple(dict.fromkeys((*job.excluded_nodes, *status.failed_nodes)))
     warn(

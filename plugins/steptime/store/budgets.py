@@ -165,10 +165,10 @@ def store_plan(
 
 
 def admit(connection: Connection, owner: Owner, run: Run, *, now: float) -> None:
-    """Check that the budgets have room for a job, and delete the row of its plan, which the job's replaces.
+    """Check that the budgets have room for a job, and delete the row of its plan.
 
-    Call it in the transaction that inserts the job. Raises BudgetExceeded if a budget does not have enough
-    left.
+    Call it in the transaction that inserts the job, whose row takes the place of the plan's. Raises
+    BudgetExceeded if a budget does not have enough left.
     """
     configs = _with_budget([run.cluster])
     if configs:

@@ -136,7 +136,10 @@ def list_queue(state: Path) -> list[QueueEntry]:
 
 
 def enter_queue(state: Path, name: str, slots: int) -> QueueEntry:
-    """Add a job to the end of the queue; the caller holds `submit.lock`."""
+    """Put a job at the end of the queue, also one that is in it; return its entry.
+
+    The caller holds `submit.lock`.
+    """
     leave_queue(state, name)  # where a runner was killed before it started the job
     queue = list_queue(state)
     entry = QueueEntry(queue[-1].number + 1 if queue else 1, slots, name)
