@@ -12,6 +12,7 @@ from steptime.judging.findings import Comparison
 from steptime.logs.training_log import TrainingLog
 from steptime.recipes.models import Run
 from steptime.store.run_models import Measurement, Verdict
+from steptime.wording import first_names
 
 _RUNS_NAMED = 4
 
@@ -58,21 +59,18 @@ def summarize_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]
     ]
     count = f"all {len(planned)}" if not missing else f"{len(valid)} of {len(planned)}"
     sentence = f"{count} runs have valid results"
-    sentence += f": {_first(times)}" if times else ""
-    return sentence + (f"; without: {_first(missing)}" if missing else "")
+    sentence += f": {first_names(times, _RUNS_NAMED)}" if times else ""
+    return sentence + (f"; without: {first_names(missing, _RUNS_NAMED)}" if missing else "")
 
 
 def summarize_sweep(compared: Comparison, runs: Sequence[str], missing: Sequence[str]) -> str:
     """Summarize a sweep's findings, and name its runs without a valid result."""
     parts = [compared.sentence] if compared.cells else []
     if missing:
-        parts.append(f"{len(missing)} of {len(runs)} runs without a valid result: {_first(missing)}")
+        parts.append(
+            f"{len(missing)} of {len(runs)} runs without a valid result: {first_names(missing, _RUNS_NAMED)}"
+        )
     return "; ".join(parts) or f"all {len(runs)} runs have valid results, none of which is judged"
-
-
-def _first(names: Sequence[str]) -> str:
-    more = len(names) - _RUNS_NAMED
-    return ", ".join(names[:_RUNS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:

@@ -24,7 +24,7 @@ from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
-from steptime.wording import counted
+from steptime.wording import counted, first_names
 
 LOOK_BACK_S = 4 * WEEK_S
 """How long before a comparison the runs of a sweep are used to learn its cells."""
@@ -181,9 +181,7 @@ class Completeness:
         return f"{len(cells)} {what}" + (f" ({why})" if why else "")
 
     def _named(self, cells: Sequence[Series]) -> str:
-        more = len(cells) - _NAMED
-        names = ", ".join(map(self._name, cells[:_NAMED]))
-        return f"{names} and {more} more" if more > 0 else names
+        return first_names([self._name(series) for series in cells], _NAMED)
 
     def _name(self, series: Series) -> str:
         return series.full_name if series in self.full_names else series.label

@@ -23,7 +23,7 @@ from steptime.recipes.models import Mode
 from steptime.store.columns import BY_NAME, ELEMENTS, Column, Row, series_columns
 from steptime.store.run_queries import Store
 from steptime.store.run_records import NODES, split_nodes
-from steptime.wording import counted
+from steptime.wording import counted, first_names
 
 Measure = Literal["time", "tokens", "price"]
 """What is compared: the time that a cell is judged by (s), the GPU time of a million tokens (s), or their
@@ -492,9 +492,7 @@ def _recorded(row: Row) -> Iterator[tuple[str, str]]:
 
 def _listed(values: Counter[str]) -> str:
     """List values, the commonest first."""
-    names = [name for name, _ in values.most_common()]
-    more = f" and {len(names) - _SHOWN_VALUES} more" if len(names) > _SHOWN_VALUES else ""
-    return ", ".join(names[:_SHOWN_VALUES]) + more
+    return first_names([name for name, _ in values.most_common()], _SHOWN_VALUES)
 
 
 def _described(runs: Sequence[SeriesRun]) -> str:

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, PositiveInt, TypeAdapter
 
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode
-from steptime.wording import counted
+from steptime.wording import counted, first_names
 
 _MOST_NAMED = 6
 """Maximum number of nodes named in a sentence."""
@@ -78,9 +78,7 @@ class Network(Frozen):
     @property
     def named_socket_nodes(self) -> str:
         """Names of the first nodes that use sockets, and the number of others."""
-        more = len(self.socket_nodes) - _MOST_NAMED
-        named = ", ".join(self.socket_nodes[:_MOST_NAMED])
-        return f"{named} and {more} more" if more > 0 else named
+        return first_names(self.socket_nodes, _MOST_NAMED)
 
     @property
     def summary(self) -> str:

@@ -22,6 +22,7 @@ from steptime.measure.recognition import (
 from steptime.recipes.models import RUN_FILE, Mode, Run, Window
 from steptime.recipes.published import list_references, load_reference
 from steptime.store.columns import BY_NAME, Column
+from steptime.wording import first_names
 
 
 def _result_columns(*names: str) -> tuple[Column, ...]:
@@ -70,6 +71,7 @@ COLUMNS = (
     *_result_columns("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "network"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
 )
+
 """Columns of every log's row. Those that results have too are declared in `store.columns`."""
 
 _NOT_COMPARED = {"published_step_time_s": None, "step_time_over_published": None}
@@ -174,7 +176,7 @@ def _remark_left_out(logs: Sequence[Path]) -> str | None:
 
 
 def _names(logs: Sequence[Path]) -> str:
-    return ", ".join(log.name for log in logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
+    return first_names([log.name for log in logs], 4)
 
 
 def _other_mode(run: Run | None, log: TrainingLog) -> str | None:

@@ -20,6 +20,7 @@ from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Collective, Run
 from steptime.settings import config_file
 from steptime.store.run_models import Check, Severity, make_check
+from steptime.wording import first_names
 
 _SHOWN = 6  # rows that a sentence names one by one before it counts the rest
 _LARGEST = sys.float_info.max  # what is beyond is infinite
@@ -259,9 +260,8 @@ def _finding(rule: _RowRule, run: Run, steps: Sequence[Step], violations: list[A
     if rule.name == "step_times_steady":
         return f"it is {violations[0]:.4g} s"
     values = {step.global_step: getattr(step, rule.field) for step in steps}
-    shown = [f"{_as_logged(values[step])} at global step {step}" for step in violations[:_SHOWN]]
-    more = f" and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
-    return f"found {', '.join(shown)}{more}"
+    shown = [f"{_as_logged(values[step])} at global step {step}" for step in violations]
+    return f"found {first_names(shown, _SHOWN)}"
 
 
 def _as_logged(value: float | None) -> str:
