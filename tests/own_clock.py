@@ -20,7 +20,7 @@ def waits_over_at_once(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) ->
             waits.append(seconds)
         await sleep(seconds if seconds < _LONG_S else 0)
 
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: began + sum(waits))
+    clock = SimpleNamespace(time=lambda: time.time() + sum(waits), monotonic=lambda: began + sum(waits))
     for module in (tenacity, *modules):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(asyncio, "sleep", wait)

@@ -1,8 +1,11 @@
 """How a job's state follows from Run:ai's phase and the pods' notes."""
 
+from typing import Any
+
 import pytest
 
 from steptime.clusters.base import JobState
+from steptime.clusters.runai.answers import RunaiWorkload
 from steptime.clusters.runai.phases import Notes, PodEnd, Stop, vanished, workload_status
 
 STARTED = {0: (100.0, "node-a"), 1: (101.0, "node-b")}
@@ -10,6 +13,10 @@ CANCELLED = Stop(JobState.CANCELLED, "cancelled")
 SEGMENTATION_FAULT, TIME_LIMIT = "pod 1: exit code 139 (SIGSEGV)", "the time limit of 60 s was reached"
 POD_1 = "pod 1: exit code 7"
 DEGRADED = Stop(JobState.FAILED, "its workload was degraded")
+
+
+def workload(**fields: Any) -> RunaiWorkload:
+    return RunaiWorkload.model_validate({"id": "1", "name": "job", **fields})
 
 
 def ends(*pods: tuple[int, int, str]) -> Notes:
@@ -57,7 +64,7 @@ def ends(*pods: tuple[int, int, str]) -> Notes:
 def test_a_phase_and_its_notes(
     phase: str, notes: Notes, state: JobState, reason: str, exit_code: int | None
 ) -> None:
-    status = workload_status({"phase": phase}, notes, time_limit_s=60)
+    status = workload_status(workload(phase=phase), notes, time_limit_s=60)
     assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
 
 
@@ -75,7 +82,7 @@ def test_a_phase_and_its_notes(
     ],
 )
 def test_whose_fault_a_failure_is(notes: Notes, fault: bool) -> None:
-    assert workload_status({"phase": "Failed"}, notes, time_limit_s=60).cluster_fault is fault
+    assert workload_status(workload(phase="Failed"), notes, time_limit_s=60).cluster_fault is fault
 
 
 @pytest.mark.parametrize(
@@ -91,9 +98,9 @@ def test_a_workload_that_is_gone_is_never_success(notes: Notes, state: JobState)
 
 
 def test_a_pod_that_was_ended_from_outside_is_named() -> None:
-    words = {"phase": "Failed", "phaseMessage": "preempted", "conditions": [{"message": "not this"}]}
+    words = workload(phase="Failed", phaseMessage="preempted", conditions=[{"message": "not this"}])
     told = workload_status(words, ends((1, 143, "told")), time_limit_s=60)
     assert (told.reason, told.exit_code) == ("pod 1 was ended from outside: preempted", None)
     assert workload_status(words, Notes(STARTED), time_limit_s=60).reason == "preempted"
-    unsaid = {"phase": "Failed", "conditions": [{"message": None}, {}, {"message": "  out of\nquota"}]}
+    unsaid = workload(phase="Failed", conditions=[{"message": None}, {}, {"message": "  out of\nquota"}])
     assert workload_status(unsaid, Notes(STARTED), time_limit_s=60).reason == "out of quota"

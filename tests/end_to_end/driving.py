@@ -33,8 +33,8 @@ _HEARTBEAT_TIMEOUT_S = 20
 """Seconds after which a worker counts as dead: a third of what `steptime up` sets."""
 _SCHEDULER_TIMEOUT_S = 30
 """Seconds after which a scheduler counts as dead and loses its tasks: a quarter of the usual."""
-_STARTS_WITHIN_S = 900
-"""Three times what `steptime up` allows, as no test here is about the time that a start takes."""
+_STARTS_WITHIN_S = 2700
+"""Nine times what `steptime up` allows, as no test here is about the time that a start takes."""
 _TRIGGERER_TIMEOUT_S = 10
 """Seconds after which a triggerer counts as dead and loses its triggers: a third of Airflow's default."""
 

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +44,9 @@ class RunaiStandIn:
         self.workloads: dict[str, StandInWorkload] = {}
         self.dwell_s: dict[str, float] = {}
         self.page_limit = 500
+        self.hidden_s = 0.0
+        """Seconds, by `clock`, in which lookups do not show a new workload yet."""
+        self.clock: Callable[[], float] = time.time
         self.url = ""
         self._folder = folder
         fields = {"kind": "local", "gpu_type": "cpu", "exclusive": False, "grace_s": 5}
@@ -53,14 +56,14 @@ class RunaiStandIn:
             )
             for name, slots in (("gpus", gpus), ("cpus", 16))
         )
-        self._door = FaultyDoor(self._app())
+        self.door = FaultyDoor(self._app())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._creating: set[str] = set()
 
     @property
     def journal(self) -> list[Entry]:
         """Return every request so far, oldest first."""
-        return self._door.journal
+        return self.door.journal
 
     def calls(self, method: str, path: str) -> list[Entry]:
         """Return the requests that match; `path` is a regular expression for what follows /api/v1."""
@@ -68,7 +71,7 @@ class RunaiStandIn:
 
     def fail(self, fault: Fault) -> None:
         """Make a fault happen."""
-        self._door.faults.append(fault)
+        self.door.faults.append(fault)
 
     def revoke_tokens(self) -> None:
         """Refuse every token that was issued so far."""
@@ -93,7 +96,9 @@ class RunaiStandIn:
         """Serve on a free port until the end of the block; workloads that still run then are killed."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(self._door, lifespan="off", ws="none", log_level="critical", loop="asyncio")
+        config = uvicorn.Config(
+            self.door, lifespan="off", ws="none", log_level="critical", loop="asyncio", date_header=False
+        )
         server = uvicorn.Server(config)
         ready = threading.Event()
 
@@ -175,7 +180,7 @@ class RunaiStandIn:
         found = [
             listed(self, workload)
             for workload in self.workloads.values()
-            if bool(workload.deleted_at) == deleted
+            if bool(workload.deleted_at) == deleted and workload.shown_at <= self.clock()
         ]
         for condition in filter(None, request.query_params.get("filterBy", "").split(",")):
             found = [workload for workload in found if _passes(workload, condition)]
@@ -185,7 +190,10 @@ class RunaiStandIn:
 
     async def _get(self, workload_id: str) -> dict[str, Any]:
         await self._refresh()
-        return listed(self, self._found(workload_id))
+        workload = self._found(workload_id)
+        if workload.shown_at > self.clock():
+            raise HTTPException(404, f"no workload {workload_id} yet")
+        return listed(self, workload)
 
     async def _details(self, kind: str, workload_id: str) -> dict[str, Any]:
         await self._refresh()
@@ -206,6 +214,7 @@ class RunaiStandIn:
             cluster=self._gpus if (spec.get("compute") or {}).get("gpuDevicesRequest") else self._cpus,
             folder=self._folder / "pods",
             dwell_s=self.dwell_s,
+            shown_at=self.clock() + self.hidden_s if self.hidden_s else 0,
         )
         self.workloads[workload.id] = workload
         workload.bringing_up = asyncio.create_task(workload.bring_up())

@@ -50,6 +50,8 @@ class StandInWorkload:
     """Ranks whose node is lost."""
     running_pods: int = 0
     bringing_up: "asyncio.Task[None] | None" = None
+    shown_at: float = 0
+    """When lookups begin to show it, as lists lag behind."""
 
     @property
     def name(self) -> str:

@@ -5,8 +5,11 @@ twice. Here a request that may have taken effect is repeated only if repeating i
 a workload is not repeated: if its outcome is not known, it raises `UnclearAnswer`, and the caller looks the
 workload up by name.
 
-Only answers in Run:ai's own form, JSON objects, count. A page with status 404 is from a proxy, and says
-nothing about a workload.
+Only answers in Run:ai's own form count, which `answers` describes. A page with status 404 is from a proxy,
+and says nothing about a workload. No answer may be larger or take longer than a limit.
+
+Except for a creation no refusal is a `UserError`: roles, policies and logins can be away for a while, and a
+job that was submitted is then neither over nor its user's to mend.
 
 The secret and the tokens never appear in its log lines and error messages.
 """
@@ -16,18 +19,20 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
 from tenacity import RetryCallState
 
 from steptime.clusters.connections import Connection
-from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError, one_line
+from steptime.clusters.runai import answers
+from steptime.clusters.runai.answers import Details, Project, RunaiWorkload, WorkloadEvent
+from steptime.errors import LoginRefused, OutOfReach, SubmitLimit, SystemFailure, UserError, one_line
 from steptime.waiting import retrying
 
 Done = TypeVar("Done")
@@ -37,15 +42,16 @@ TRAININGS, DISTRIBUTED = "trainings", "distributed"
 
 _PAGE = 500
 """Workloads per request: the most that the API allows."""
-_PAGES_AT_MOST = 1000
+_PAGES_AT_MOST = 200
+_BYTES_AT_MOST = 64 << 20
 _TIMEOUT_S = 30.0
+_ANSWER_WITHIN_S = 120.0
 _RENEW_BEFORE_S = 60.0
+_UNCLEAR = (408, 425, 499)
+"""Statuses of gateways below 500 that do not say whether the request took effect."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _log = logging.getLogger(__name__)
-
-Workload = Mapping[str, Any]
-"""A workload as the API describes it."""
 
 
 class UnclearAnswer(SystemFailure):
@@ -64,33 +70,39 @@ class NameTaken(UserError):
     """The project already has a workload of that name."""
 
 
-class Project(NamedTuple):
-    """The Run:ai project in which workloads are created."""
-
-    id: str
-    cluster_id: str
-
-
 class Listing(NamedTuple):
     """Workloads as Run:ai lists them, and the server's clock at that time (Unix time in seconds)."""
 
-    workloads: tuple[Workload, ...]
+    workloads: tuple[RunaiWorkload, ...]
     at: float
+
+
+class _HttpAnswer(NamedTuple):
+    """A whole answer of a server, which need not be Run:ai."""
+
+    status_code: int
+    headers: httpx.Headers
+    content: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status_code < 300
 
 
 class _Reply(NamedTuple):
-    """An answer of Run:ai: its status, its JSON object, and the server's clock (Unix time in seconds)."""
+    """An answer of Run:ai."""
 
-    status_code: int
-    content: Mapping[str, Any]
-    """Empty if the answer was empty, which only `suspend` and `delete` accept."""
+    content: Any
+    """The answer in the form that was asked for; None for a status in `accepted`."""
     at: float
+    """The server's clock (Unix time in seconds)."""
 
 
 class RunaiClient:
     """A client of one Run:ai control plane, logged in as one application; use it with `async with`.
 
-    Every request raises UserError if Run:ai refuses it, and OutOfReach if Run:ai does not answer in time.
+    Every request raises OutOfReach if Run:ai does not answer in time, or refuses the login or lacks a role
+    for it, and SystemFailure if Run:ai refuses it for another reason.
     """
 
     def __init__(self, connection: Connection, *, patience_s: float = 60) -> None:
@@ -121,24 +133,22 @@ class RunaiClient:
             await self._http.aclose()
 
     async def log_in(self) -> None:
-        """Check that the application can get a token. Raises UserError if it is refused."""
+        """Check that the application can get a token. Raises LoginRefused if it is refused."""
         await self._retry(self._valid_token)
 
     async def project(self, name: str) -> Project:
-        """Return the project of that name. Raises UserError if the application cannot see it."""
-        answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
-        matching = [project for project in self._items(answer, "projects") if project.get("name") == name]
-        if not matching:
-            raise UserError(
-                f"Run:ai at {self.base_url} shows no project '{one_line(name)}': write its name as under "
-                "Organization, Projects, and give the application a role in it."
-            )
-        ids = [matching[0].get(field) for field in ("id", "clusterId")]
-        if None in ids:
-            raise SystemFailure(f"Run:ai at {self.base_url} shows project '{one_line(name)}' without an id.")
-        return Project(*map(str, ids))
+        """Return the project of that name. Raises LoginRefused if the application cannot see it."""
+        params = {"filterBy": f"name=={name}"}
+        listed = await self._get("/org-unit/projects", answers.Projects, params=params)
+        for project in listed.content.projects:
+            if project.name == name:
+                return cast(Project, project)
+        raise LoginRefused(
+            f"Run:ai at {self.base_url} shows no project '{one_line(name)}': write its name as under "
+            "Organization, Projects, and give the application a role in it."
+        )
 
-    async def create(self, kind: str, request: Mapping[str, Any]) -> Workload:
+    async def create(self, kind: str, request: Mapping[str, Any]) -> Details:
         """Create a workload.
 
         Raises:
@@ -147,82 +157,81 @@ class RunaiClient:
             SubmitLimit: the resource quota of the project's namespace is used up.
             UserError: Run:ai refuses the request.
         """
-        answer = await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False)
-        if not answer.content.get("workloadId"):
-            raise UnclearAnswer(f"Run:ai at {self.base_url} answered POST /workloads/{kind} without an id")
-        return answer.content
+        reply = await self._call("POST", f"/workloads/{kind}", Details, json=request, is_creation=True)
+        return cast(Details, reply.content)
 
     async def workloads(self, filters: Sequence[str]) -> Listing:
         """Return all workloads that pass every filter, such as `name==mine`, however many pages they fill.
 
-        Raises SystemFailure if there are more than 1,000 pages.
+        Raises SystemFailure if there are more than 200 pages.
         """
-        workloads: list[Workload] = []
+        workloads: list[RunaiWorkload] = []
         offset = 0
         for _ in range(_PAGES_AT_MOST):
             params = {"limit": _PAGE, "offset": offset, "sortBy": "createdAt", "filterBy": ",".join(filters)}
-            answer = await self._call("GET", "/workloads", params=params)
-            page = self._items(answer, "workloads")
-            workloads += page
-            following = answer.content.get("next")
-            if not page or not isinstance(following, int) or following <= offset:
-                return Listing(tuple(workloads), answer.at)
-            offset = following
+            reply = await self._get("/workloads", answers.Workloads, params=params)
+            page: answers.Workloads = reply.content
+            workloads += page.workloads
+            if not page.workloads or page.next is None:
+                return Listing(tuple(workloads), reply.at)
+            if page.next <= offset:
+                break
+            offset = page.next
         raise SystemFailure(f"Run:ai at {self.base_url} lists workloads without an end.")
 
-    async def workload(self, workload_id: str) -> Workload | None:
+    async def workload(self, workload_id: str) -> RunaiWorkload | None:
         """Return the workload with this id, as `workloads` lists it; None if it does not exist (any more)."""
-        answer = await self._call("GET", f"/workloads/{workload_id}", accepted=(404,))
-        return None if answer.status_code == 404 else answer.content
+        reply = await self._get(f"/workloads/{workload_id}", RunaiWorkload, accepted=(404,))
+        return cast(RunaiWorkload | None, reply.content)
 
-    async def details(self, kind: str, workload_id: str) -> Workload | None:
+    async def details(self, kind: str, workload_id: str) -> Details | None:
         """Return the workload with this id, including its `spec`; None if this kind has no such id."""
-        answer = await self._call("GET", f"/workloads/{kind}/{workload_id}", accepted=(404,))
-        return None if answer.status_code == 404 else answer.content
+        reply = await self._get(f"/workloads/{kind}/{workload_id}", Details, accepted=(404,))
+        return cast(Details | None, reply.content)
 
     async def suspend(self, kind: str, workload_id: str) -> None:
         """End the workload's pods but keep the workload and its name.
 
         The answers 404 (it is gone) and 409 (it cannot be suspended now) are no errors.
         """
-        await self._call(
-            "POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409), may_be_empty=True
-        )
+        await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", None, accepted=(404, 409))
 
     async def delete(self, kind: str, workload_id: str) -> None:
         """End and delete the workload. No error if it is gone."""
-        await self._call("DELETE", f"/workloads/{kind}/{workload_id}", accepted=(404,), may_be_empty=True)
+        await self._call("DELETE", f"/workloads/{kind}/{workload_id}", None, accepted=(404,))
 
-    async def events(self, workload_id: str) -> tuple[Mapping[str, Any], ...]:
+    async def events(self, workload_id: str) -> tuple[WorkloadEvent, ...]:
         """Return the events of the workload, latest first; empty if it is gone."""
-        answer = await self._call("GET", f"/workloads/{workload_id}/events", accepted=(404,))
-        return () if answer.status_code == 404 else tuple(self._items(answer, "events"))
+        reply = await self._get(f"/workloads/{workload_id}/events", answers.Events, accepted=(404,))
+        return tuple(filter(None, reply.content.events)) if reply.content else ()
+
+    async def _get(self, path: str, form: type[answers.Form], **request: Any) -> _Reply:
+        return await self._call("GET", path, form, **request)
 
     async def _call(
         self,
         method: str,
         path: str,
+        form: type[answers.Form] | None,
         *,
-        repeatable: bool = True,
+        is_creation: bool = False,
         accepted: Sequence[int] = (),
-        may_be_empty: bool = False,
         **request: Any,
     ) -> _Reply:
-        """Send one request, and retry it after errors. Answers with a status in `accepted` are returned.
+        """Send one request, and retry it after errors.
 
         A request that certainly had no effect (no connection, 401, 429) is always retried; one that may have
-        had an effect is retried only if it is `repeatable`. An empty answer counts as an error unless it
-        `may_be_empty`.
+        had an effect is retried unless it `is_creation`.
+
+        Args:
+            method: the HTTP method.
+            path: what follows the base URL.
+            form: the form of a successful answer; None if its content does not matter and it may be empty.
+            is_creation: whether repeating the request could make a second workload.
+            accepted: further statuses that are no errors, if the answer is in Run:ai's form.
+            request: further arguments of the request.
         """
-        send = partial(
-            self._send,
-            method,
-            path,
-            repeatable=repeatable,
-            accepted=accepted,
-            may_be_empty=may_be_empty,
-            **request,
-        )
+        send = partial(self._send, method, path, form, is_creation=is_creation, accepted=accepted, **request)
         return await self._retry(send)
 
     async def _retry(self, send: Callable[[], Awaitable[Done]]) -> Done:
@@ -242,10 +251,10 @@ class RunaiClient:
         self,
         method: str,
         path: str,
+        form: type[answers.Form] | None,
         *,
-        repeatable: bool,
+        is_creation: bool,
         accepted: Sequence[int],
-        may_be_empty: bool,
         **request: Any,
     ) -> _Reply:
         what = f"{method} {path}"
@@ -253,42 +262,63 @@ class RunaiClient:
         while True:
             token = await self._valid_token()
             try:
-                answer = await self._client().request(
-                    method, self.base_url + path, headers={"Authorization": f"Bearer {token}"}, **request
+                answer = await self._exchange(
+                    method, path, headers={"Authorization": f"Bearer {token}"}, **request
                 )
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                 raise self._retryable_error(f"cannot be reached ({_name(error)})") from None
-            except httpx.TransportError as error:
+            except httpx.HTTPError as error:
                 raise self._unclear_error(
-                    f"broke off {what} ({_name(error)})", repeatable=repeatable
+                    f"broke off {what} ({_name(error)})", is_creation=is_creation
                 ) from None
             if answer.status_code == 401 and token != refused_token:
                 refused_token = token
                 self._forget(token)
                 continue  # once, with a new token: this one may have been revoked or have run out
-            content = {} if may_be_empty and answer.is_success and not answer.content else _object(answer)
-            if content is None:
-                problem = (
-                    f"answered {what} with {answer.status_code} and no JSON object: is it Run:ai, or a proxy?"
-                )
-                raise self._unclear_error(problem, repeatable=repeatable)
-            if answer.is_success or answer.status_code in accepted:
-                return _Reply(answer.status_code, content, _server_time(answer))
-            problem = f"answered {what} with {self._describe_refusal(answer.status_code, content)}"
+            try:
+                if answer.is_success:
+                    content = form and answers.parse(answer.content, form)
+                    return _Reply(content, _server_time(answer))
+                refusal = answers.parse(answer.content, answers.Refusal)
+            except answers.OtherForm as other:
+                raise self._unclear_error(
+                    f"answered {what} with {answer.status_code} and {other}: is it Run:ai, or a proxy?",
+                    is_creation=is_creation,
+                ) from None
+            if answer.status_code in accepted:
+                return _Reply(None, _server_time(answer))
+            problem = f"answered {what} with {self._describe_refusal(answer.status_code, refusal)}"
             if answer.status_code == 429:
                 raise self._retryable_error(problem, _retry_after_s(answer))
-            if answer.status_code < 500:
-                raise self._error_for_refusal(answer.status_code, problem)
-            raise self._unclear_error(problem, repeatable=repeatable)
+            if answer.status_code < 400 or answer.status_code in _UNCLEAR or answer.status_code >= 500:
+                raise self._unclear_error(problem, is_creation=is_creation)
+            raise self._error_for_refusal(answer.status_code, problem, is_creation=is_creation)
+
+    async def _exchange(self, method: str, path: str, **request: Any) -> _HttpAnswer:
+        """Send a request and return the whole answer. Raises httpx.HTTPError."""
+        client = self._client()
+        try:
+            async with (
+                asyncio.timeout(_ANSWER_WITHIN_S),
+                client.stream(method, self.base_url + path, **request) as answer,
+            ):
+                content = bytearray()
+                async for chunk in answer.aiter_bytes():
+                    content += chunk
+                    if len(content) > _BYTES_AT_MOST:
+                        raise httpx.ReadError(f"it is larger than {_BYTES_AT_MOST >> 20} MiB")
+                return _HttpAnswer(answer.status_code, answer.headers, bytes(content))
+        except TimeoutError:
+            raise httpx.ReadTimeout("it took too long") from None
 
     def _retryable_error(self, problem: str, retry_after_s: float = 0) -> "_TryAgain":
         return _TryAgain(f"Run:ai at {self.base_url} {problem}", retry_after_s)
 
-    def _unclear_error(self, problem: str, *, repeatable: bool) -> SystemFailure:
+    def _unclear_error(self, problem: str, *, is_creation: bool) -> SystemFailure:
         return (
-            self._retryable_error(problem)
-            if repeatable
-            else UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
+            UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
+            if is_creation
+            else self._retryable_error(problem)
         )
 
     async def _valid_token(self) -> str:
@@ -306,21 +336,24 @@ class RunaiClient:
         }
         asked_at = time.monotonic()
         try:
-            answer = await self._client().post(f"{self.base_url}/token", json=credentials)
-        except httpx.TransportError:
+            answer = await self._exchange("POST", "/token", json=credentials)
+        except httpx.HTTPError:
             raise self._retryable_error("gives no token") from None
-        content = _object(answer)
-        if answer.status_code == 429 or answer.status_code >= 500 or content is None:
-            raise self._retryable_error(f"gives no token ({answer.status_code})", _retry_after_s(answer))
-        given = content if answer.is_success else {}
-        if not given.get("accessToken"):
-            raise UserError(
+        is_refusal = answer.status_code in (400, 401, 403, 404) and _is_object(answer.content)
+        if is_refusal:
+            raise LoginRefused(
                 f"Run:ai at {self.base_url} gives application '{one_line(self._connection.login)}' no token "
                 f"({answer.status_code}): check the application's name and secret in the connection "
                 f"'{self._connection.name}'."
             )
-        self._token = str(given["accessToken"])
-        lifetime_s = _seconds(given.get("expiresIn"), otherwise=3600)
+        try:
+            given = answers.parse(answer.content if answer.is_success else b"", answers.Token)
+        except answers.OtherForm:
+            raise self._retryable_error(
+                f"gives no token ({answer.status_code})", _retry_after_s(answer)
+            ) from None
+        self._token = given.access_token
+        lifetime_s = _seconds(given.expires_in, otherwise=3600)
         # Renewed before it ends, yet not so early that a short-lived one is never used.
         self._token_ends = asked_at + lifetime_s - min(_RENEW_BEFORE_S, lifetime_s / 4)
 
@@ -333,28 +366,25 @@ class RunaiClient:
             raise RuntimeError("the client is not open: use it as an async context manager")
         return self._http
 
-    def _error_for_refusal(self, status_code: int, problem: str) -> UserError | SubmitLimit:
+    def _error_for_refusal(
+        self, status_code: int, problem: str, *, is_creation: bool
+    ) -> UserError | SystemFailure:
+        problem = f"Run:ai at {self.base_url} {problem}"
         if "exceeded quota" in problem.lower():  # Kubernetes' words for a ResourceQuota of the namespace
-            return SubmitLimit(f"Run:ai at {self.base_url} {problem}")
-        if status_code == 409:
-            return NameTaken(f"Run:ai at {self.base_url} {problem}")
+            return SubmitLimit(problem)
+        if status_code == 409 and is_creation:
+            return NameTaken(problem)
         if status_code in (401, 403):
-            return UserError(
-                f"Run:ai at {self.base_url} {problem}: give application "
-                f"'{one_line(self._connection.login)}' a role in the project that lets it do this."
+            problem += (
+                f": give application '{one_line(self._connection.login)}' a role in the project that lets it "
+                "do this."
             )
-        return UserError(f"Run:ai at {self.base_url} {problem}")
+            return UserError(problem) if is_creation else LoginRefused(problem)
+        return UserError(problem) if is_creation else SystemFailure(problem)
 
-    def _items(self, answer: _Reply, name: str) -> list[dict[str, Any]]:
-        """Return the list of objects in the field `name` of an answer; [] if the field is missing."""
-        items = answer.content.get(name, [])
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise SystemFailure(f"Run:ai at {self.base_url} answered with no list of {name}: is it Run:ai?")
-        return items
-
-    def _describe_refusal(self, status_code: int, content: Mapping[str, Any]) -> str:
+    def _describe_refusal(self, status_code: int, refusal: answers.Refusal) -> str:
         """Describe an error answer by its status and message, without secrets that the server may echo."""
-        message = str(content.get("message") or content.get("details") or "")
+        message = refusal.message or refusal.details or ""
         for secret in (self._connection.password, self._token):
             if secret:
                 message = message.replace(secret, "***")
@@ -392,13 +422,12 @@ def base_url(connection: Connection) -> str:
     return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path.rstrip('/') or '/api/v1'}"
 
 
-def _object(answer: httpx.Response) -> dict[str, Any] | None:
-    """Return the JSON object of an answer; None if it is anything else, such as a proxy's page."""
+def _is_object(content: bytes) -> bool:
     try:
-        content = answer.json()
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
+        answers.parse(content, answers.Empty)
+    except answers.OtherForm:
+        return False
+    return True
 
 
 def _seconds(value: Any, *, otherwise: float) -> float:
@@ -407,24 +436,28 @@ def _seconds(value: Any, *, otherwise: float) -> float:
     return float(value) if is_number and 0 < value < math.inf else otherwise
 
 
-def _server_time(answer: httpx.Response) -> float:
+def _server_time(answer: _HttpAnswer) -> float:
     """Return the server's time, to compare its timestamps with; this machine's if the answer has none."""
-    try:
-        return parsedate_to_datetime(answer.headers["Date"]).timestamp()
-    except (KeyError, ValueError):
-        return time.time()
+    told = _http_date(answer.headers.get("Date", ""))
+    return time.time() if told is None else told
 
 
-def _retry_after_s(answer: httpx.Response) -> float:
+def _retry_after_s(answer: _HttpAnswer) -> float:
     """Return the seconds that `Retry-After` (RFC 9110, 10.2.3: seconds or a date) asks for; 0 without it."""
     written = answer.headers.get("Retry-After", "")
     if written.isdecimal():
         return float(written)
+    until = _http_date(written)
+    return 0 if until is None else max(0.0, until - time.time())
+
+
+def _http_date(written: str) -> float | None:
+    """Return a date of HTTP as Unix time; None for another text. A date without a zone counts as UTC."""
     try:
-        until = parsedate_to_datetime(written)
-    except ValueError:
-        return 0
-    return max(0.0, (until - datetime.now(UTC)).total_seconds())
+        date = parsedate_to_datetime(written)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _name(error: Exception) -> str:

@@ -7,6 +7,7 @@ describes the files on the volume, `phases` what Run:ai's phases mean.
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,27 +18,22 @@ from typing import Self
 from steptime.clusters.base import CommandResult, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.checks import ClusterCheck, clock_difference, not_applicable
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.runai.client import (
-    DISTRIBUTED,
-    TRAININGS,
-    NameTaken,
-    Project,
-    RunaiClient,
-    UnclearAnswer,
-    Workload,
-)
+from steptime.clusters.runai.answers import Details, Project, RunaiWorkload
+from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, NameTaken, RunaiClient, UnclearAnswer
 from steptime.clusters.runai.command import run_as_workload
 from steptime.clusters.runai.config import RunaiConfig
-from steptime.clusters.runai.phases import ENDED, MEANING, Stop, unix_time, vanished, workload_status
+from steptime.clusters.runai.phases import ENDED, MEANING, Stop, vanished, workload_status
 from steptime.clusters.runai.volume import JobNotes, RunaiJob
 from steptime.clusters.runai.workloads import PREFIX, workload_name, workload_request
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.waiting import poll_until_async
 
 _APPEARS_WITHIN_S = 15.0
 """How long a workload may take to be listed if the answer to its creation was lost."""
 _LISTED_WITHIN_S = 60.0
 """How long an accepted workload may be missing from Run:ai's lists."""
+_KNOWN_WITHIN_S = 180.0
+"""How long after its files were written a job may become known: its creation is tried for a while, too."""
 _CLOCKS_APART_S = 300.0
 _CANCEL_MARGIN_S = 120.0
 """Seconds beyond `grace_s` for the pods to end before the workload is deleted, and once more after that."""
@@ -96,6 +92,7 @@ class RunaiCluster:
         existing = await self.find(spec.name)
         if existing is not None:
             return existing
+        is_first = await asyncio.to_thread(notes.prepared_at) is None
         try:
             await asyncio.to_thread(self._write_files, spec, notes)
         except OSError as error:
@@ -121,12 +118,19 @@ class RunaiCluster:
             created = await self._client.create(kind, request)
         except (UnclearAnswer, NameTaken) as error:
             return await self._wait_until_created(spec.name, error)
+        except UserError as refusal:
+            if is_first:
+                raise
+            raise SystemFailure(
+                f"job {spec.name} may have been submitted to {self.name} before, though it is not found: "
+                f"{refusal}"
+            ) from None
         submitted = parse_job(
             job_annotations(spec),
             workload=request["name"],
-            workload_id=str(created["workloadId"]),
+            workload_id=created.workload_id,
             kind=kind,
-            created_at=created.get("createdAt"),
+            created_at=created.created_at,
         )
         await self._record(notes, submitted)
         return submitted.job(self.name)
@@ -162,7 +166,11 @@ class RunaiCluster:
         A suspended workload keeps its name, so the job cannot be submitted a second time. A workload that
         Run:ai cannot suspend is deleted.
         """
-        submitted = await self._find_submitted(name)
+        look = partial(self._find_submitted, name)
+        prepared_at = await asyncio.to_thread(self._notes(name).prepared_at)
+        since_s = math.inf if prepared_at is None else time.time() - prepared_at
+        # It may have been created a moment ago by a request without an answer, and not be listed yet.
+        submitted = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_KNOWN_WITHIN_S - since_s)
         if submitted is not None:
             await self._stop(submitted, Stop(JobState.CANCELLED, "cancelled"))
 
@@ -265,57 +273,57 @@ class RunaiCluster:
         project = await self._project()
         listing = await self._client.workloads([f"projectId=={project.id}", f"name=={workload_name(name)}"])
         for workload in listing.workloads:
-            if workload.get("name") == workload_name(name) and not workload.get("deletedAt"):
+            if workload.name == workload_name(name) and workload.deleted_at is None:
                 submitted = await self._read_job(name, workload)
                 await self._record(notes, submitted)
                 return submitted
         return None
 
-    async def _read_job(self, name: str, workload: Workload) -> RunaiJob:
-        """Return the job that a workload's annotations describe. Raises UserError unless that is `name`."""
-        likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
+    async def _read_job(self, name: str, workload: RunaiWorkload) -> RunaiJob:
+        """Return the job that a workload's annotations describe.
+
+        Raises NameTaken if that is another job than `name`, OutOfReach if Run:ai does not say which it is.
+        """
+        likely = DISTRIBUTED if workload.distributed_framework else TRAININGS
         for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
-            details = await self._client.details(kind, str(workload["id"]))
-            if details is None:
+            details = await self._client.details(kind, workload.id)
+            if details is None or details.spec is None or details.spec.annotations is None:
                 continue
             annotations = workload_annotations(details)
             if annotations.get(JOB_NAME) != name:
-                break
+                raise NameTaken(
+                    f"project '{self._project_name}' has a workload {workload.name} that is not job {name}: "
+                    "rename or delete it in Run:ai."
+                )
             return parse_job(
                 annotations,
-                workload=str(workload["name"]),
-                workload_id=str(workload["id"]),
+                workload=workload.name,
+                workload_id=workload.id,
                 kind=kind,
-                created_at=workload.get("createdAt"),
+                created_at=workload.created_at,
             )
-        raise UserError(
-            f"project '{self._project_name}' has a workload {workload['name']} that is not job {name}: "
-            "rename or delete it in Run:ai."
+        raise OutOfReach(
+            f"{self.name} lists workload {workload.name} and does not describe it: it may be that of job "
+            f"{name}. If it is another's, delete it in Run:ai."
         )
 
     async def _wait_until_created(self, name: str, error: Exception) -> Job:
         """Wait for a workload whose creation was refused or not answered, and return its job.
 
-        Raises SystemFailure if it does not appear, or if Run:ai refuses to say.
+        Raises SystemFailure if it does not appear, NameTaken if its name is another's.
         """
         look = partial(self.find, name)
-        try:
-            job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=_APPEARS_WITHIN_S)
-        except UserError as refusal:
-            if isinstance(error, NameTaken):
-                raise
-            raise SystemFailure(
-                f"job {name} may or may not have been submitted to {self.name}: {error}. It cannot be looked "
-                f"up now: {refusal}"
-            ) from None
+        # If its name is taken it exists, and lists lag behind; else it may never appear.
+        within_s = _LISTED_WITHIN_S if isinstance(error, NameTaken) else _APPEARS_WITHIN_S
+        job = await poll_until_async(look, every_s=_LOOK_S, timeout_s=within_s)
         if job is None:
             raise SystemFailure(
                 f"job {name} may or may not have been submitted to {self.name}, where it is not found: "
                 f"{error}. Submit it again: steptime first looks for an existing one."
-            ) from None
+            )
         return job
 
-    async def _list(self, jobs: dict[str, RunaiJob]) -> tuple[dict[str, Workload], float]:
+    async def _list(self, jobs: dict[str, RunaiJob]) -> tuple[dict[str, RunaiWorkload], float]:
         """Return Run:ai's data on these jobs' workloads, by workload id, and its clock (Unix time)."""
         if not jobs:
             return {}, time.time()
@@ -329,18 +337,18 @@ class RunaiCluster:
             since = datetime.fromtimestamp(oldest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             filters += [f"name=^{PREFIX}", f"createdAt>={since}"]
         listing = await self._client.workloads(filters)
-        return {str(workload["id"]): workload for workload in listing.workloads}, listing.at
+        return {workload.id: workload for workload in listing.workloads}, listing.at
 
-    async def _status(self, job: RunaiJob, workload: Workload | None, at: float) -> JobStatus:
+    async def _status(self, job: RunaiJob, workload: RunaiWorkload | None, at: float) -> JobStatus:
         """Return the job's state; end a job that has been degraded for too long.
 
         A workload that was not listed is requested by id before it counts as gone.
         """
         workload = workload or await self._client.workload(job.workload_id)
-        if workload is None or workload.get("deletedAt"):
+        if workload is None or workload.deleted_at is not None:
             return await self._status_without_workload(job, at)
-        phase = str(workload.get("phase"))
-        since_s = at - (unix_time(workload.get("phaseUpdatedAt")) or at)
+        phase = workload.phase
+        since_s = at - (workload.phase_updated_at or at)
         if phase == "Degraded" and since_s >= self._config.degraded_after_s:
             await self._end_degraded(job, since_s)
         # Read after the phase was asked for: what a pod notes comes before its phase.
@@ -377,15 +385,15 @@ class RunaiCluster:
     async def _with_event(self, job: RunaiJob, status: JobStatus) -> JobStatus:
         """Add Run:ai's last warning, if any, to a failure that no pod explains, such as a missing image."""
         events = await self._client.events(job.workload_id)
-        warning = next((event for event in events if event.get("type") == "Warning"), None)
+        warning = next((event for event in events if event.type == "Warning"), None)
         if warning is None:
             return status
-        message = " ".join(str(warning.get("message", "")).split())
-        return status.model_copy(update={"reason": f"{status.reason}; {warning.get('reason')}: {message}"})
+        message = " ".join(warning.message.split())
+        return status.model_copy(update={"reason": f"{status.reason}; {warning.reason}: {message}"})
 
     async def _stop(self, job: RunaiJob, stop: Stop) -> None:
         suspended = False
-        workload: Workload | None = None
+        workload: RunaiWorkload | None = None
 
         async def is_gone() -> bool:
             nonlocal suspended, workload
@@ -393,9 +401,9 @@ class RunaiCluster:
             if workload is None:
                 listed, _ = await self._list({job.name: job})
                 workload = listed.get(job.workload_id)
-            if workload is None or workload.get("deletedAt"):
+            if workload is None or workload.deleted_at is not None:
                 return suspended or time.time() - job.submitted_at > _LISTED_WITHIN_S
-            if workload.get("phase") in ENDED:
+            if workload.phase in ENDED:
                 return True
             if not suspended:
                 await asyncio.to_thread(self._notes(job.name).write_stop, stop)
@@ -411,7 +419,7 @@ class RunaiCluster:
         if not await poll_until_async(is_gone, every_s=every_s, timeout_s=patience_s):
             raise SystemFailure(
                 f"job {job.name} on {self.name} was asked to end {2 * patience_s:.0f} s ago, and its "
-                f"workload {job.workload} is still {(workload or {}).get('phase')}: delete it in Run:ai"
+                f"workload {job.workload} is still {workload and workload.phase}: delete it in Run:ai"
             )
 
 
@@ -438,24 +446,30 @@ def job_annotations(spec: JobSpec) -> dict[str, str]:
     }
 
 
-def workload_annotations(details: Workload) -> dict[str, str]:
+def workload_annotations(details: Details) -> dict[str, str]:
     """Return the annotations in a workload's details, by name."""
-    annotations = (details.get("spec") or {}).get("annotations") or ()
-    return {str(entry.get("name")): str(entry.get("value") or "") for entry in annotations}
+    annotations = (details.spec and details.spec.annotations) or ()
+    return {annotation.name: annotation.value or "" for annotation in annotations}
 
 
 def parse_job(
-    annotations: Mapping[str, str], *, workload: str, workload_id: str, kind: str, created_at: str | None
+    annotations: Mapping[str, str], *, workload: str, workload_id: str, kind: str, created_at: float | None
 ) -> RunaiJob:
-    """Return the job that a workload and its annotations describe."""
-    return RunaiJob(
-        name=annotations[JOB_NAME],
-        workload=workload,
-        workload_id=workload_id,
-        kind=kind,
-        directory=annotations[_DIRECTORY],
-        log_path=annotations[_LOG],
-        time_limit_s=int(annotations[_TIME_LIMIT_S]),
-        submitted_at=unix_time(created_at) or time.time(),
-        installation=json.loads(annotations.get(_INSTALLATION) or "null"),
-    )
+    """Return the job that a workload and its annotations describe.
+
+    Raises SystemFailure if annotations are missing.
+    """
+    try:
+        return RunaiJob(
+            name=annotations[JOB_NAME],
+            workload=workload,
+            workload_id=workload_id,
+            kind=kind,
+            directory=annotations[_DIRECTORY],
+            log_path=annotations[_LOG],
+            time_limit_s=int(annotations[_TIME_LIMIT_S]),
+            submitted_at=created_at or time.time(),
+            installation=json.loads(annotations.get(_INSTALLATION) or "null"),
+        )
+    except (KeyError, ValueError) as error:
+        raise SystemFailure(f"the annotations of workload {workload} are not steptime's: {error!r}") from None

@@ -15,7 +15,8 @@ from typing import cast
 
 from steptime.clusters.base import CommandResult
 from steptime.clusters.command_output import Lines
-from steptime.clusters.runai.client import TRAININGS, Project, RunaiClient
+from steptime.clusters.runai.answers import Project
+from steptime.clusters.runai.client import TRAININGS, RunaiClient
 from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.runai.phases import ENDED, Notes
 from steptime.clusters.runai.volume import JobNotes, Volume
@@ -91,7 +92,7 @@ async def run_as_workload(
     tails = [_Tail(volume, f"{folder}/{stream}", on_output) for stream in ("stdout", "stderr")]
     workload_id = ""
     try:
-        workload_id = str((await client.create(kind, request))["workloadId"])
+        workload_id = (await client.create(kind, request)).workload_id
         notes_of_pod = await _wait(
             argv,
             client=client,
@@ -135,11 +136,11 @@ async def _wait(
         if noted.starts and started is None:
             started = now
         workload = await client.workload(workload_id)
-        if workload is None or workload.get("phase") in ENDED:
-            pod_ended = pod_ended or now
+        has_ended = workload is None or workload.phase in ENDED
+        pod_ended = (pod_ended or now) if has_ended else None
         if pod_ended is not None and now - pod_ended > _SETTLES_WITHIN_S:
-            phase = workload.get("phase") if workload else "gone"
-            why = (workload or {}).get("phaseMessage") or "it noted no end"
+            phase = workload.phase if workload else "gone"
+            why = (workload and workload.phase_message) or "it noted no end"
             raise SystemFailure(f"the command {argv[0]} could not run on {config.name}: {phase}, {why}")
         if started is not None and now - started > timeout_s:
             raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s")
@@ -156,7 +157,7 @@ async def _clean_up(client: RunaiClient, project: Project, name: str, workload_i
     """Delete the command's files and its workload, even if its creation was not answered."""
     if not workload_id:
         listing = await client.workloads([f"projectId=={project.id}", f"name=={workload_name(name)}"])
-        workload_id = next((str(workload["id"]) for workload in listing.workloads), "")
+        workload_id = next((workload.id for workload in listing.workloads), "")
     if workload_id:
         await client.delete(TRAININGS, workload_id)
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -7,10 +7,10 @@ when and on which node. A failure in the first pod's note overrules the phase.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from steptime.clusters.base import JobState, JobStatus, described_exit
+from steptime.clusters.runai.answers import RunaiWorkload
 
 MEANING: Mapping[str, JobState | None] = {
     # Accepted by the control plane; the cluster has not made its objects.
@@ -74,9 +74,9 @@ class Notes:
     stop: Stop | None = None
 
 
-def workload_status(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -> JobStatus:
+def workload_status(workload: RunaiWorkload, notes: Notes, *, time_limit_s: int) -> JobStatus:
     """Return the status of a job by its workload's phase and its pods' notes."""
-    phase = str(workload.get("phase"))
+    phase = workload.phase
     meaning = MEANING.get(phase, MEANING["Unknown"])
     times: dict[str, Any] = {
         "started_at": min((at for at, _ in notes.starts.values()), default=None),
@@ -125,7 +125,7 @@ def _completed(notes: Notes, times: dict[str, Any]) -> JobStatus:
     return JobStatus(state=JobState.SUCCEEDED, exit_code=0, **times)
 
 
-def _failed(workload: Mapping[str, Any], notes: Notes, times: dict[str, Any], time_limit_s: int) -> JobStatus:
+def _failed(workload: RunaiWorkload, notes: Notes, times: dict[str, Any], time_limit_s: int) -> JobStatus:
     bad = _culprit(notes)
     if notes.stop is not None:
         # Ended at our request, which Run:ai reports in another way.
@@ -159,22 +159,14 @@ def _exit_reason(end: PodEnd) -> str:
     return reason if end.rank == 0 else f"pod {end.rank}: {reason}"
 
 
-def _end_time(workload: Mapping[str, Any], notes: Notes) -> float | None:
+def _end_time(workload: RunaiWorkload, notes: Notes) -> float | None:
     """Return when the last pod ended, by its own note or else by Run:ai."""
     last_pod_at = max((end.at for end in notes.ends), default=None)
-    return last_pod_at or unix_time(workload.get("completedAt")) or unix_time(workload.get("phaseUpdatedAt"))
+    return last_pod_at or workload.completed_at or workload.phase_updated_at
 
 
-def _why(workload: Mapping[str, Any]) -> str:
+def _why(workload: RunaiWorkload) -> str:
     """Return Run:ai's own explanation of the phase, in one line."""
-    messages = [str(workload.get("phaseMessage") or "")]
-    messages += [str(condition.get("message") or "") for condition in workload.get("conditions") or ()]
+    messages = [workload.phase_message or ""]
+    messages += [condition.message or "" for condition in workload.conditions or ()]
     return " ".join(next((text for text in messages if text.strip()), "").split())
-
-
-def unix_time(written: str | None) -> float | None:
-    """Convert a time as the API writes it, `2026-11-21T06:00:00.123Z`, to Unix seconds.
-
-    None if it is None or empty. Raises ValueError for another text.
-    """
-    return datetime.fromisoformat(written).timestamp() if written else None

@@ -98,6 +98,13 @@ class JobNotes:
         """Write `start.sh`, the script that the pods run."""
         self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
 
+    def prepared_at(self) -> float | None:
+        """Return when `start.sh` was last written, in Unix time; None if it was not: no pod can run then."""
+        try:
+            return self._volume.local(self.start_script).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     def submitted(self) -> RunaiJob | None:
         """Return the recorded job; None if there is no record yet, though Run:ai may have its workload."""
         text = self._volume.read(str(self.folder / "submitted.json"), 0, 1 << 16)

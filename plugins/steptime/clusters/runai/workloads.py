@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, Project
+from steptime.clusters.runai.answers import Project
+from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS
 from steptime.clusters.runai.config import RunaiConfig
 
 PREFIX = "steptime-"
