@@ -29,12 +29,12 @@ from steptime.judging.judgements import (
     read_judgement,
     select_judgements,
 )
-from steptime.judging.missing_cells import LOOK_BACK_S, completeness
+from steptime.judging.missing_cells import LEVEL_RUNS, LOOK_BACK_S, completeness
 from steptime.judging.models import Judgement
 from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
 from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.record_changes import changes, has_changed_to, is_notable
-from steptime.judging.series import Series, SeriesRun, series_runs
+from steptime.judging.series import Series, SeriesRun, recent_seconds, series_runs
 from steptime.judging.verdicts import adjust_q_values, read_q_values
 from steptime.measure.goodput import compute_goodput
 from steptime.measure.repeating import repeat_command_of_record
@@ -42,10 +42,21 @@ from steptime.measure.report import describe_cost, sum_up
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
+from steptime.store.columns import series_columns
 from steptime.store.run_queries import Store
 from steptime.store.run_records import read_setup
 
 _ALL: Mapping[str, Any] = MappingProxyType({})
+_COUNTED = tuple(
+    dict.fromkeys(
+        (
+            *series_columns(),
+            *("job_name", "submitted_at", "state", "reason", "sweep", "dag_id", "dag_run_id"),
+            *("queue_wait_s", "gpu_hours", "in_steps_s", "first_steps_s", "in_checkpoints_s"),
+        )
+    )
+)
+"""The columns that tell what is missing and what the runs cost."""
 _NONE: Mapping[Series, float] = MappingProxyType({})
 
 
@@ -55,7 +66,7 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     `only` (values by column) selects the series to return. Verdicts depend on neither: see
     `judging.verdicts`.
     """
-    rows = store.results(include_rejected=True, since=since - LOOK_BACK_S)
+    rows = store.results(include_rejected=True, since=since - LOOK_BACK_S, only=_COUNTED)
     ran = [row for row in rows if row["submitted_at"] >= since]
     lost = store.lost_jobs(since=since)
     comparison = _with_totals(
@@ -299,8 +310,9 @@ def _with_totals(
 ) -> Comparison:
     """Return the comparison of the series selected by `only`, with totals, goodput and missing cells."""
     comparison = comparison.only(only)
+    recent = recent_seconds(store, LEVEL_RUNS)
     missing = completeness(
-        store, comparison.series_states, ran, before, planned=planned, lost=lost, only=only
+        store, comparison.series_states, ran, before, planned=planned, lost=lost, only=only, recent=recent
     )
     selected = _selected(ran, only)
     if only:
@@ -311,6 +323,7 @@ def _with_totals(
         totals=sum_up(selected),
         goodput="" if goodput is None else goodput.sentence,
         completeness=missing,
+        recent=recent,
     )
 
 

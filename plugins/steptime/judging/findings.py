@@ -1,8 +1,8 @@
 """Findings: whether each cell of a comparison got slower or faster, the evidence, and a sentence about it."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from steptime.judging.common_causes import CommonCause
@@ -173,6 +173,8 @@ class Comparison:
     """Number of cells that got faster in the period and stayed so, which is their usual level now."""
     completeness: Completeness | None = None
     """Which planned cells are missing and why; None if it is not computed, as for two named runs."""
+    recent: Mapping[Series, Sequence[float]] = field(default_factory=dict)
+    """The seconds of the newest runs of each series, oldest first; empty if they were not read."""
 
     def only(self, values: Mapping[str, Any]) -> Self:
         """Return the comparison with only the series with these values, and causes that explain any of them.

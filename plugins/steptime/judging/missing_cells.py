@@ -32,7 +32,7 @@ LARGEST_UNSEEN_CHANGE = 0.05
 """A cell is too noisy if a single run slower by this much is noticed in fewer than 4 of 5 cases."""
 _OVERDUE = 1.25
 """A sweep is overdue after this times the longest interval between its runs."""
-_LEVEL_RUNS = 52
+LEVEL_RUNS = 52
 """Newest runs of a cell that are searched for two alternating levels."""
 _FEWEST_RUNS = 12
 _FEWEST_OF_A_LEVEL = 3
@@ -196,6 +196,7 @@ def completeness(
     planned: Iterable[Series] = (),
     lost: Sequence[Row] = (),
     only: Mapping[str, Any] = MappingProxyType({}),
+    recent: Mapping[Series, Sequence[float]] | None = None,
     now: float | None = None,
 ) -> Completeness:
     """Return how many series of runs (cells) a comparison should have, which of them are missing, and why.
@@ -210,6 +211,7 @@ def completeness(
             as planned anyway.
         lost: jobs of the comparison that left no run, from `Store.lost_jobs`; cancelled ones do not count.
         only: values by column; only series with these values are counted.
+        recent: the seconds of the newest `LEVEL_RUNS` runs of each series; by default they are read.
         now: Unix time.
     """
     attempts, earlier = _by_series(ran), _by_series(before)
@@ -236,7 +238,7 @@ def completeness(
             without_a_number += 1
     causes = rejection_causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
     insufficient = sum(state.state == "insufficient history" for state in judged.values())
-    alternating = _alternating(store, judged)
+    alternating = _alternating(recent_seconds(store, LEVEL_RUNS) if recent is None else recent, judged)
     labels = Counter(series.label for series in cells)
     return Completeness(
         judged=len(judged) - insufficient,
@@ -320,12 +322,10 @@ def _squares(seconds: Sequence[float]) -> float:
     return sum((time_s - mean) ** 2 for time_s in seconds)
 
 
-def _alternating(store: Store, series: Collection[Series]) -> list[Series]:
+def _alternating(recent: Mapping[Series, Sequence[float]], series: Collection[Series]) -> list[Series]:
     """Return the cells that vary more than others because they alternate between two levels."""
     times = {
-        cell: seconds
-        for cell, seconds in recent_seconds(store, _LEVEL_RUNS).items()
-        if cell in series and len(seconds) >= _FEWEST_RUNS
+        cell: seconds for cell, seconds in recent.items() if cell in series and len(seconds) >= _FEWEST_RUNS
     }
     deviations = {
         cell: statistics.stdev(seconds) / statistics.fmean(seconds) for cell, seconds in times.items()

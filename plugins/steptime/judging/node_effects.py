@@ -220,7 +220,9 @@ class _Evidence:
         """Return the evidence of the last `WEEKS_BACK` weeks of these runs."""
         import numpy as np
 
-        ordered = sorted(runs, key=lambda run: (run.series.full_name, run.level, run.at))
+        runs = list(runs)
+        names = {series: series.full_name for series in {run.series for run in runs}}
+        ordered = sorted(runs, key=lambda run: (names[run.series], run.level, run.at))
         nodes = sorted({node for run in ordered for node in run.nodes})
         columns = {node: column for column, node in enumerate(nodes)}
         on = np.zeros((len(ordered), len(nodes)))

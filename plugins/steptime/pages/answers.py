@@ -28,7 +28,7 @@ from steptime.judging.run_findings import (
 )
 from steptime.judging.run_sets import COLUMNS as OF_SETS
 from steptime.judging.run_sets import Measure, compare_sets
-from steptime.judging.series import Series, all_series, recent_seconds
+from steptime.judging.series import RECENT_RUNS, Series, all_series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import (
     passes_until_s,
@@ -85,11 +85,11 @@ def comparison(store: Store, compared: Comparison) -> dict[str, Any]:
       the period before; `goodput`: what the GPU-hours were spent on.
     - `recent`: for each row, the times in s that its series' recent runs are judged by, oldest first.
     """
-    recent = recent_seconds(store)
+    recent = compared.recent or recent_seconds(store)
     return (
         sentences(compared)
         | table([column.name for column in COMPARED], compared.rows)
-        | {"recent": [recent.get(finding.series, []) for finding in compared.findings]}
+        | {"recent": [recent.get(finding.series, [])[-RECENT_RUNS:] for finding in compared.findings]}
     )
 
 

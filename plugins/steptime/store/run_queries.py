@@ -10,7 +10,7 @@ from __future__ import (
 )
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import case, distinct, exists, func, or_, select
@@ -97,6 +97,7 @@ class Store:
         search: str | None = None,
         limit: int | None = None,
         in_reading_order: bool = False,
+        only: Iterable[str] | None = None,
         **equal: str | int | bool | None,
     ) -> list[dict[str, Any]]:
         """Return runs as values by column name (`store.columns`), newest first.
@@ -108,10 +109,11 @@ class Store:
             search: only runs with each word of this text in a searched column.
             limit: only the newest runs, at most this many.
             in_reading_order: sort by model, mode and number of GPUs; repeats oldest first.
+            only: names of the columns to read; by default all.
             equal: only runs with these values, by column, or by the name of one element of a column that
                 lists several (`node` for `nodes`); None means any.
         """
-        columns = [runs.c[column.name] for column in COLUMNS]
+        columns = [runs.c[name] for name in only or (column.name for column in COLUMNS)]
         query = select(*([runs.c.id] if in_reading_order else columns))
         query = query.order_by(*_latest_first()).limit(limit)
         query = self._selected(query, include_rejected, since, search, equal)
