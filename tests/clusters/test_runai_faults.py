@@ -11,6 +11,7 @@ import pytest
 from own_clock import waits_over_at_once
 from stand_ins.runai import Fault, RunaiStandIn
 
+from steptime import waiting
 from steptime.clusters.base import JobState
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.runai import client as runai_client
@@ -317,6 +318,67 @@ async def test_a_workload_that_one_answer_does_not_know_is_ended_all_the_same(
 
     assert len(runai_server.calls("POST", f"{CREATE}/[^/]+/suspend")) == 1
     assert (await end_of(runai, "behind-a-proxy")).state is JobState.CANCELLED
+
+
+@pytest.mark.long
+async def test_a_gateways_json_does_not_make_a_workload_gone(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, waits: list[float]
+) -> None:
+    """Its 404 and its empty object were taken for Run:ai's, and the job's state was unknown."""
+    runai_server.door.ahead_s = 3600
+    await runai.submit(make_gated("behind-a-gateway").spec)
+    message = '{"message": "no Route matched with those values"}'
+    lists = Fault("GET", "/workloads", "refuse", status=200, page="{}", times=1)
+    runai_server.fail(Fault("GET", "/workloads/[^/]+", "refuse", status=404, page=message, times=99))
+    for fault in (lists, Fault("GET", "/workloads", "refuse", status=404, page=message, times=99)):
+        runai_server.fail(fault)
+    with pytest.raises(OutOfReach, match="is it Run:ai, or a proxy"):
+        await runai.poll(["behind-a-gateway"])
+
+
+@pytest.mark.long
+async def test_a_job_that_lists_do_not_show_yet_is_cancelled(
+    runai_with: RunaiWith, runai_server: RunaiStandIn, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its creation took effect and was not answered, so its cancellation found nothing to end."""
+    waits_over_at_once(monkeypatch, waiting, runai_backend)
+    runai_server.clock = lambda: float(runai_backend.time.time())
+    runai_server.hidden_s = 30
+    runai_server.fail(Fault("POST", CREATE, "fail after", status=502))
+    async with runai_with(poll_interval_s=1) as cluster:
+        with pytest.raises(SystemFailure, match="may or may not have been submitted"):
+            await cluster.submit(make_gated("unlisted").spec)
+        await cluster.cancel("unlisted")
+    assert runai_server.workload(workload_name("unlisted")).phase == "Stopped"
+
+
+async def test_a_refusal_after_an_unclear_submission_is_not_the_users_error(
+    runai_with: RunaiWith, runai_server: RunaiStandIn, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job was written off as refused, though an earlier request had started it."""
+    waits_over_at_once(monkeypatch, waiting, runai_backend)
+    runai_server.hidden_s = 3600
+    runai_server.fail(Fault("POST", CREATE, "fail after", status=502))
+    runai_server.fail(Fault("POST", CREATE, "refuse", status=403, message="no permission"))
+    for message in (
+        "may or may not have been submitted",
+        r"submitted .* before.*no permission",
+    ):
+        async with runai_with() as cluster:
+            with pytest.raises(SystemFailure, match=message):
+                await cluster.submit(make_spec("twice", "true"))
+    assert len(runai_server.workloads) == 1
+
+
+@pytest.mark.parametrize("written", ["Thu, 01 Jan 1970 00:00:00 -0000", "nan", "-5", "Fri, 31 Dec 99999", ""])
+async def test_a_pause_that_makes_no_sense_is_ignored(
+    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float], written: str
+) -> None:
+    runai_server.fail(
+        Fault("GET", "/workloads", "refuse", status=429, headers={"Retry-After": written, "Date": written})
+    )
+    assert (await impatient.workloads([])).workloads == ()
+    assert len(waits) == 1
 
 
 @pytest.mark.long
