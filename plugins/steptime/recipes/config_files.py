@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from steptime.errors import BrokenFiles, UserError
+from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.files import read_limited
 from steptime.refusals import describe_validation_error
 
@@ -273,17 +273,39 @@ def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> Brok
     return document.refusal(problems) if problems else None
 
 
-def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _Model:
+def load_entry(document: Document, model: type[_Model], name: str, called: str) -> _Model:
+    """Load one of the named entries of a file as a `model`.
+
+    `called` says in messages what the entries are. Raises UserError, with the known names, if there is no
+    such entry, and for the mistakes of the entry.
+    """
+    if name not in document.content:
+        raise unknown_value(called, name, document.content)
+    fitting, problems = document.fit(model, name)
+    if fitting is None:
+        raise document.refusal(problems)
+    return fitting
+
+
+def load_yaml_model(
+    path: Path,
+    model: type[_Model],
+    *,
+    named_in: str = "",
+    check: Callable[[_Model], Iterable[Mistake]] = lambda _fitting: (),
+) -> _Model:
     """Load the YAML file `path` as a `model`, without coercing types.
 
-    The value of the field `named_in`, if any, has to be the file's name without suffix. Raises UserError if
-    the file cannot be read, is not YAML, has a key twice, or does not fit the model; the error names the line
-    and field of each mistake.
+    The value of the field `named_in`, if any, has to be the file's name without suffix. `check` returns
+    further mistakes of a file that fits the model. Raises UserError if the file cannot be read, is not YAML,
+    has a key twice, or has a mistake; the error names the line and field of each.
     """
     document = read_document(path)
     fitting, problems = document.fit(model)
     if named_in:
         problems += document.misnamed(named_in, problems)
+    if fitting is not None:
+        problems += check(fitting)
     if fitting is None or problems:
         raise document.refusal(problems)
     return fitting

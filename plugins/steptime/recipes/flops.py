@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from steptime.errors import BrokenFiles, UserError, unknown_value
+from steptime.errors import BrokenFiles, UserError
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import Document, broken_entries, read_entries
+from steptime.recipes.config_files import Document, broken_entries, load_entry, read_entries
 from steptime.recipes.models import Collective, HybridShape, Model, ModelShape, Recipe
 from steptime.recipes.parameters import attention_weights
 from steptime.settings import config_file
@@ -128,13 +128,7 @@ def formula_names() -> tuple[str, ...]:
 
 def load_formula(name: str) -> Formula:
     """Load a formula by name. Raises UserError if there is none, or its entry has a mistake."""
-    document = _document()
-    if name not in document.content:
-        raise unknown_value("formula", name, formula_names())
-    described, problems = document.fit(Formula, name)
-    if described is None:
-        raise document.refusal(problems)
-    return described
+    return load_entry(_document(), Formula, name, "formula")
 
 
 def broken_formulas() -> BrokenFiles | None:

@@ -10,7 +10,7 @@ from pydantic import PositiveFloat, PositiveInt
 from steptime import settings
 from steptime.errors import BrokenFiles, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import Document, broken_entries, read_entries
+from steptime.recipes.config_files import Document, broken_entries, load_entry, read_entries
 
 
 class Peak(Frozen):
@@ -63,13 +63,7 @@ def gpu_types() -> dict[str, GpuType | None]:
 
 def load_gpu_type(name: str) -> GpuType:
     """Load the GPU type of that name. Raises UserError if it is unknown or its entry is broken."""
-    document = _document()
-    if name not in document.content:
-        raise unknown_value("GPU type", name, document.content)
-    described, problems = document.fit(GpuType, name)
-    if described is None:
-        raise document.refusal(problems)
-    return described
+    return load_entry(_document(), GpuType, name, "GPU type")
 
 
 def broken_gpu_types() -> BrokenFiles | None:

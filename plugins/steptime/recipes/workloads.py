@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
-from steptime.recipes.config_files import file_state, load_each, read_document
+from steptime.recipes.config_files import file_state, load_each, load_yaml_model, read_document
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
 from steptime.recipes.workload_checks import find_mistakes
@@ -78,14 +78,7 @@ def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
 @functools.lru_cache(maxsize=64)
 def _load(path: Path, *_state: tuple[int, int]) -> Workload:
     """Load one file; it is read again only when it, or a file that it depends on, changes."""
-    document = read_document(path)
-    workload, problems = document.fit(Workload)
-    problems += document.misnamed("workload", problems)
-    if workload is not None:
-        problems += find_mistakes(workload)
-    if workload is None or problems:
-        raise document.refusal(problems)
-    return workload
+    return load_yaml_model(path, Workload, named_in="workload", check=find_mistakes)
 
 
 def _release(name: str) -> tuple[int, ...]:

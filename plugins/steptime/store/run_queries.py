@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import case, distinct, exists, func, or_, select
-from sqlalchemy.sql.expression import ColumnElement, Select
+from sqlalchemy.sql.expression import ColumnElement, FromClause, Select
 
 from steptime.clusters.base import JobStatus
 from steptime.errors import UserError, one_line
@@ -333,8 +333,7 @@ class Store:
 
     def records(self, job_names: Sequence[str]) -> dict[str, str]:
         """Return the record of each run as JSON text, by job name; unknown runs are left out."""
-        query = select(runs.c.job_name, records.c.content).select_from(runs).join(records)
-        return {row[0]: row[1] for row in self.read_each(job_names, query)}
+        return self._by_job(job_names, records.c.content, records)
 
     def read_each(self, job_names: Sequence[str], query: Select[*tuple[Any, ...]]) -> Iterator[Sequence[Any]]:
         """Yield the rows of a query that belong to these jobs; unknown jobs are left out.
@@ -346,6 +345,13 @@ class Store:
                 are_next = runs.c.job_name.in_(job_names[first : first + NAMES_AT_ONCE])
                 yield from connection.execute(self.readable(query.where(are_next)))
 
+    def _by_job(
+        self, job_names: Sequence[str], column: ColumnElement[Any], table: FromClause
+    ) -> dict[str, Any]:
+        """Return the value of each run in a column of a table beside `runs`, by job name."""
+        query = select(runs.c.job_name, column).select_from(runs).join(table)
+        return {row[0]: row[1] for row in self.read_each(job_names, query)}
+
     def trainer_records(
         self, kind: Literal["rank_times", "gpu_samples"], job_names: Sequence[str]
     ) -> dict[str, dict[str, Any] | None]:
@@ -353,21 +359,19 @@ class Store:
 
         None for a run whose log lacks the record.
         """
-        query = select(runs.c.job_name, readings.c.log[kind]).select_from(runs).join(readings)
-        return {row[0]: row[1] for row in self.read_each(job_names, query)}
+        return self._by_job(job_names, readings.c.log[kind], readings)
 
     def job_statuses(self, job_names: Sequence[str]) -> dict[str, JobStatus]:
         """Return how the job of each run ended, by job name; unknown runs are left out."""
-        query = select(runs.c.job_name, readings.c.status).select_from(runs).join(readings)
-        return {row[0]: JobStatus.model_validate(row[1]) for row in self.read_each(job_names, query)}
+        statuses = self._by_job(job_names, readings.c.status, readings)
+        return {name: JobStatus.model_validate(status) for name, status in statuses.items()}
 
     def parsed_logs(self, job_names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what was read from the log of each run, as `parsed_log` does, by job name.
 
         Unknown runs are left out.
         """
-        query = select(runs.c.job_name, readings.c.log).select_from(runs).join(readings)
-        return {row[0]: row[1] for row in self.read_each(job_names, query)}
+        return self._by_job(job_names, readings.c.log, readings)
 
     def failed_checks(self, job_names: Sequence[str]) -> dict[str, list[str]]:
         """Return the messages of the checks of severity `error` that each run failed, in order, by job name.
