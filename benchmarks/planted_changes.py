@@ -25,8 +25,8 @@ from steptime.judging.findings import Comparison
 from steptime.judging.incident_updates import close_returned, group_findings, reconcile
 from steptime.judging.incidents import ACTIVE, Incident
 from steptime.judging.judgements import SeriesRecords, judge_runs
-from steptime.judging.models import Judgement
 from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import COLUMNS, series_columns
 

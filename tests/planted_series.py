@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from steptime.durations import WEEK_S
 from steptime.judging.detection import CONFIRMATION_RUNS
 from steptime.judging.judgements import SeriesRecords, judge_runs
-from steptime.judging.models import Judgement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import SeriesRun
 
 NOISE = 0.01

@@ -11,10 +11,10 @@ from steptime.durations import WEEK_S
 from steptime.judging import common_causes
 from steptime.judging.common_causes import CommonCause
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
-from steptime.judging.models import Judgement
 from steptime.judging.node_effects import as_evidence, node_runs
 from steptime.judging.onset import Onset, date
 from steptime.judging.placement import Placement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
 

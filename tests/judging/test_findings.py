@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from steptime.judging.detection import SeriesState, series_states
 from steptime.judging.findings import Comparison, Finding, rank_findings
-from steptime.judging.models import Judgement
 from steptime.judging.placement import Placement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
 

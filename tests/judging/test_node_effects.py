@@ -7,7 +7,6 @@ import pytest
 
 from steptime.durations import WEEK_S
 from steptime.judging.detection import SeriesState, judge
-from steptime.judging.models import Judgement
 from steptime.judging.node_effects import (
     NodeRun,
     as_evidence,
@@ -16,6 +15,7 @@ from steptime.judging.node_effects import (
     node_runs,
     slow_nodes,
 )
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
 

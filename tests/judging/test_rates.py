@@ -21,7 +21,7 @@ from steptime.judging.detection import (
     series_states,
 )
 from steptime.judging.findings import Finding, rank_findings
-from steptime.judging.models import Judgement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.judging.verdicts import adjust_q_values
 from steptime.store.columns import series_columns

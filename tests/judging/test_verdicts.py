@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from steptime.judging.detection import Baseline, SeriesState, judge
-from steptime.judging.models import Judgement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.judging.verdicts import NEAR_S, PValues, adjust_q_values, decide_verdict
 from steptime.store.columns import series_columns

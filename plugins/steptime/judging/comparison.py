@@ -30,10 +30,10 @@ from steptime.judging.judgements import (
     select_judgements,
 )
 from steptime.judging.missing_cells import LEVEL_RUNS, LOOK_BACK_S, completeness
-from steptime.judging.models import Judgement
 from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
 from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.record_changes import changes, has_changed_to, is_notable
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun, recent_seconds, series_runs
 from steptime.judging.verdicts import adjust_q_values, read_q_values
 from steptime.measure.goodput import compute_goodput

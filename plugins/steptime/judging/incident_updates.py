@@ -24,11 +24,11 @@ from steptime.judging.incidents import (
     stands_out,
 )
 from steptime.judging.judgements import judgements_since, newest_judgement
-from steptime.judging.models import Judgement
 from steptime.judging.node_effects import NodeRun, is_usual_again
 from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.node_pairs import newest_node_sweep
 from steptime.judging.record_changes import changed_to, is_notable
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series
 from steptime.store import incident_queries, judgement_queries
 from steptime.store.database import lock_series, write_transaction

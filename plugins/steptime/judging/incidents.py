@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.detection import Direction, SeriesState
-from steptime.judging.models import Judgement
 from steptime.judging.onset import date
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series
 from steptime.store import incident_queries
 from steptime.store.database import read_connection, write_transaction

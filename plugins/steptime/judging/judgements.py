@@ -25,10 +25,10 @@ from steptime.judging.detection import (
     series_states,
 )
 from steptime.judging.drift import find_drift
-from steptime.judging.models import EarlierStep, Judgement, rows_to_store, with_job_names
 from steptime.judging.onset import Onset, likely_indexes, likely_ramp
 from steptime.judging.placement import Placement
 from steptime.judging.record_changes import changes, is_notable
+from steptime.judging.run_judgement import EarlierStep, Judgement, rows_to_store, with_job_names
 from steptime.judging.series import Series, SeriesRun, all_series, series_runs
 from steptime.measure.column_values import column_values
 from steptime.store import efficiency, judgement_queries

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from steptime.durations import WEEK_S
-from steptime.judging.models import Judgement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series
 from steptime.recipes.models import Mode
 from steptime.store.run_records import split_nodes

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from steptime.judging.findings import VERDICT_COLUMNS, Finding
 from steptime.judging.judgements import judgements_of_runs
-from steptime.judging.models import Judgement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series
 from steptime.judging.verdicts import read_q_values
 from steptime.store.columns import Column

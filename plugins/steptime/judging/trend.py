@@ -9,10 +9,10 @@ from steptime.judging.detection import SeriesState
 from steptime.judging.findings import BY_NAME, Finding
 from steptime.judging.judgements import judge_now
 from steptime.judging.missing_cells import MissingCell
-from steptime.judging.models import Judgement
 from steptime.judging.onset import date
 from steptime.judging.record_changes import node_changes, setup_changes
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, make_findings, verdict_of_run
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.judging.verdicts import describe_verdict
 from steptime.recipes.models import Mode

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from steptime.durations import WEEK_S
 from steptime.judging.detection import FALSE_DISCOVERY_RATE, Direction, SeriesState, adjust_p_values
 from steptime.judging.judgements import hidden_series, judge_now
-from steptime.judging.models import Judgement
+from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series
 from steptime.store import judgement_queries
 from steptime.store.run_queries import Store
