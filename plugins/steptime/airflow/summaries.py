@@ -73,7 +73,7 @@ def summarize_sweep(compared: Comparison, runs: Sequence[str], missing: Sequence
     return "; ".join(parts) or f"all {len(runs)} runs have valid results, none of which is judged"
 
 
-def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:
+def as_text(rows: Sequence[Mapping[str, Any]], *, title: str) -> str:
     """Format rows as a text table, with the first row's columns, and floats with four digits."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name in rows[0] if rows else ():

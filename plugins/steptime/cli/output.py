@@ -145,7 +145,7 @@ def show_table(
     columns: Sequence[Column],
     *,
     title: str | None = None,
-    wide: bool = False,
+    wide: bool,
 ) -> None:
     """Print these columns as a table.
 

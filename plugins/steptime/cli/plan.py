@@ -67,9 +67,7 @@ def _plan(
     name_replaced_files()
 
 
-def show_plan(
-    planned: Plan, output_format: Format, jobs: Sequence[JobSpec] = (), *, wide: bool = False
-) -> None:
+def show_plan(planned: Plan, output_format: Format, jobs: Sequence[JobSpec] = (), *, wide: bool) -> None:
     """Print the runs of a plan, their jobs if given, and what they cost at most in GPU-hours.
 
     With `wide`, the table keeps all its columns if the terminal is too narrow.

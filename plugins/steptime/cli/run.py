@@ -90,7 +90,7 @@ def wait_for_results(
     output_format: Format = Format.TABLE,
     *,
     of: int,
-    wide: bool = False,
+    wide: bool,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Follow a DAG run, then print its results, and the reason if it failed.
 

@@ -310,7 +310,7 @@ def _differ(a: RunSet, b: RunSet, columns: Iterable[str]) -> bool:
 
 
 def compare_runs_of_sets(
-    a: Sequence[SeriesRun], b: Sequence[SeriesRun], *, identity: Sequence[str], measure: Measure | None = None
+    a: Sequence[SeriesRun], b: Sequence[SeriesRun], *, identity: Sequence[str], measure: Measure | None
 ) -> SetComparison:
     """Compare two sets of runs, newest first, by cells with the same values in the columns `identity`."""
     cells_a, cells_b = _by_cell(a, identity), _by_cell(b, identity)

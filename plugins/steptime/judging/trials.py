@@ -237,9 +237,9 @@ class Race:
         variants: Sequence[str],
         *,
         least_difference_percent: float,
-        known_noise_percent: float | None = None,
+        known_noise_percent: float | None,
         rounds_max: int = ROUNDS_MAX,
-        stop_when: StopWhen = "all within",
+        stop_when: StopWhen,
     ) -> None:
         """Begin before the first round; the arguments and the ValueError are those of `decide`."""
         from steptime.judging.group_sequential import levels

@@ -154,7 +154,7 @@ class Health(Frozen):
     heartbeats: dict[str, float]
     """Latest heartbeat by component, in Unix seconds; the database has none."""
 
-    def is_healthy(self, component: str, *, since: float = 0.0) -> bool:
+    def is_healthy(self, component: str, *, since: float) -> bool:
         """Return whether a component is healthy and has no heartbeat, or one since `since` (Unix time)."""
         beat = self.heartbeats.get(component)
         return self.components.get(component) == "healthy" and (beat is None or beat >= since)

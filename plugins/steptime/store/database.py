@@ -111,7 +111,7 @@ def wait_for_store(
     return while_unavailable(warn, patience_s)(work)()
 
 
-def while_unavailable(warn: Callable[[str], None], patience_s: float | None = None) -> Callable[[Work], Work]:
+def while_unavailable(warn: Callable[[str], None], patience_s: float | None) -> Callable[[Work], Work]:
     """Return a decorator for a function or coroutine function, which `wait_for_store` describes."""
     patience_s = STORE_PATIENCE_S if patience_s is None else patience_s
     return retrying(

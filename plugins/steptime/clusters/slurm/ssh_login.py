@@ -141,7 +141,7 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
     )
 
 
-def error_for_untrusted_key(login: Login, error: Exception, via: str = "") -> LoginRefused:
+def error_for_untrusted_key(login: Login, error: Exception, via: str) -> LoginRefused:
     """Return the error for a host whose key is not trusted; `via` is the route to it."""
     return LoginRefused(
         f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
@@ -149,7 +149,7 @@ def error_for_untrusted_key(login: Login, error: Exception, via: str = "") -> Lo
     )
 
 
-def error_for_refused_login(login: Login, reason: str, via: str = "") -> LoginRefused:
+def error_for_refused_login(login: Login, reason: str, via: str) -> LoginRefused:
     """Return the error for a host that refuses this login; it says whether each certificate looks valid."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
