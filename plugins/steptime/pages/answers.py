@@ -110,7 +110,8 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
 
     Each has `recent`, the recent times of its most changed series, oldest first, in seconds.
     """
-    recent = recent_seconds(store)
+    found = incidents.incidents(store, closed_since=since)
+    recent = recent_seconds(store) if found else {}
     listed = [
         {
             "id": incident.id,
@@ -137,7 +138,7 @@ def incidents_since(store: Store, since: float, may_edit: MayEdit) -> dict[str, 
             "recent": recent.get(incident.affected[0].series, []),
             "may_edit": incident.may_be_changed(may_edit),
         }
-        for incident in incidents.incidents(store, closed_since=since)
+        for incident in found
     ]
     return {"incidents": listed}
 
