@@ -1,6 +1,7 @@
-"""Words in sentences for people."""
+"""Numbers, names and dates as they stand in sentences for people."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 
 def counted(number: int, noun: str) -> str:
@@ -12,3 +13,8 @@ def first_names(names: Sequence[str], most: int) -> str:
     """List names with commas; of more than `most`, only the first ones: `a, b and 3 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def date(at: float) -> str:
+    """Return the local date of a Unix time, as in `2026-10-22`."""
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d}"

@@ -12,11 +12,12 @@ from steptime.judging import common_causes
 from steptime.judging.common_causes import CommonCause
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.node_effects import as_evidence, node_runs
-from steptime.judging.onset import Onset, date
+from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
+from steptime.wording import date
 
 SERIES = Series.from_row(
     {"cluster": "h100", "gpu_type": "h100", "workload": "llama3.1-25.04", "size": "8b", "proxy": False}

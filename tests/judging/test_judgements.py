@@ -19,12 +19,12 @@ from steptime.judging.comparison import compare_since, compare_sweep
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import mark_notified
 from steptime.judging.judgements import accept, judge_all, run_writer
-from steptime.judging.onset import date
 from steptime.recipes.node_lists import fold_nodes
 from steptime.store import schema
 from steptime.store.database import read_connection, write_transaction
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
+from steptime.wording import date
 
 MakeResult = Callable[..., Result]
 

@@ -21,7 +21,6 @@ from fastapi.routing import APIRoute
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import find_incident
-from steptime.judging.onset import date
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
@@ -31,6 +30,7 @@ from steptime.store import incident_queries
 from steptime.store.database import write_transaction
 from steptime.store.run_models import Check, Provenance, Result, Verdict
 from steptime.store.run_queries import Store
+from steptime.wording import date
 
 from .conftest import AuthManager
 

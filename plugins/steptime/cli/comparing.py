@@ -25,7 +25,6 @@ from steptime.judging.findings import COLUMNS as CELL_COLUMNS
 from steptime.judging.findings import Comparison
 from steptime.judging.judgements import judge_all
 from steptime.judging.missing_cells import find_missing
-from steptime.judging.onset import date
 from steptime.judging.run_sets import COLUMNS as SET_COLUMNS
 from steptime.judging.run_sets import MEASURES, Measure, SetComparison, compare_sets
 from steptime.judging.series import Series
@@ -35,6 +34,7 @@ from steptime.judging.verdicts import describe_verdict
 from steptime.measure.report import choose_columns
 from steptime.process_identity import user_name
 from steptime.store.run_queries import Store
+from steptime.wording import date
 
 SLOWER_EXIT_CODE = 3
 _SINCE = "7d"

@@ -14,10 +14,11 @@ from typing import Literal
 from steptime.durations import WEEK_S
 from steptime.judging.detection import Direction
 from steptime.judging.node_effects import NodeRun, SlowNode, slow_nodes
-from steptime.judging.onset import SHORTEST_RAMP_S, date
+from steptime.judging.onset import SHORTEST_RAMP_S
 from steptime.judging.record_changes import changed_to, is_notable
 from steptime.judging.run_judgement import Judgement, with_job_names
 from steptime.judging.series import Series
+from steptime.wording import date
 
 TOGETHER_S = WEEK_S
 """Runs that are older than the newest one by more than this are ignored. Cells whose levels began further

@@ -13,14 +13,14 @@ from steptime.judging.detection import (
 )
 from steptime.judging.drift import Drift
 from steptime.judging.missing_cells import Completeness
-from steptime.judging.onset import Onset, changed_words, date
+from steptime.judging.onset import Onset, changed_words
 from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.judging.verdicts import VERDICTS, SeriesVerdict, decide_verdict, describe_verdict
 from steptime.measure.report import Totals
 from steptime.store import columns
 from steptime.store.columns import Column
-from steptime.wording import counted
+from steptime.wording import counted, date
 
 
 @dataclass(frozen=True)

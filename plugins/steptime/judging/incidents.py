@@ -14,12 +14,12 @@ from typing import Any, Literal, Self
 from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.detection import Direction, SeriesState
-from steptime.judging.onset import date
 from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series
 from steptime.store import incident_queries
 from steptime.store.database import read_connection, write_transaction
 from steptime.store.run_queries import Store
+from steptime.wording import date
 
 IncidentKind = Literal["change", "node", "cluster", "family", "cell"]
 """What the cells have in common. `family`: workload, size, data type and mode. `cell`: it is a single one."""

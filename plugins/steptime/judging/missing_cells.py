@@ -17,14 +17,13 @@ from typing import Any
 from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, SeriesState
-from steptime.judging.onset import date
 from steptime.judging.series import Series, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
-from steptime.wording import counted, first_names
+from steptime.wording import counted, date, first_names
 
 LOOK_BACK_S = 4 * WEEK_S
 """How long before a comparison the runs of a sweep are used to learn its cells."""

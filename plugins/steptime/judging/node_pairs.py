@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.judging.onset import date
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
 from steptime.store.run_records import split_nodes
+from steptime.wording import date
 
 LEAST_CHANGE = 0.05
 """Smaller relative changes are not reported."""

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, Self
 
 from steptime.durations import WEEK_S
 from steptime.judging.detection import LEAST_DEVIATION, Direction
 from steptime.judging.series import SeriesRun
+from steptime.wording import date
 
 CREDIBLE = 0.95
 """Probability that the level began within the reported range."""
@@ -85,11 +85,6 @@ def changed_words(changes: Sequence[str], onset: Onset | None) -> str:
     """
     within = f"at another run of that range: {'; '.join(onset.nearby)}" if onset and onset.nearby else ""
     return "; or, ".join(filter(None, ("; ".join(changes), within)))
-
-
-def date(at: float) -> str:
-    """Return the local date of a Unix time, as in `2026-10-22`."""
-    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d}"
 
 
 @dataclass(frozen=True)

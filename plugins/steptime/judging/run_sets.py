@@ -16,14 +16,13 @@ from typing import Any, Literal, Self, get_args
 
 from steptime.ages import since_when
 from steptime.errors import UserError, one_line, unknown_value
-from steptime.judging.onset import date
 from steptime.judging.record_changes import shown_value
 from steptime.judging.series import Series, SeriesRun, series_runs
 from steptime.recipes.models import Mode
 from steptime.store.columns import BY_NAME, ELEMENTS, Column, Row, series_columns
 from steptime.store.run_queries import Store
 from steptime.store.run_records import NODES, split_nodes
-from steptime.wording import counted, first_names
+from steptime.wording import counted, date, first_names
 
 Measure = Literal["time", "tokens", "price"]
 """What is compared: the time that a cell is judged by (s), the GPU time of a million tokens (s), or their

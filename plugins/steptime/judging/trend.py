@@ -9,7 +9,6 @@ from steptime.judging.detection import SeriesState
 from steptime.judging.findings import BY_NAME, Finding
 from steptime.judging.judgements import judge_now
 from steptime.judging.missing_cells import MissingCell
-from steptime.judging.onset import date
 from steptime.judging.record_changes import node_changes, setup_changes
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, make_findings, verdict_of_run
 from steptime.judging.run_judgement import Judgement
@@ -22,7 +21,7 @@ from steptime.store.columns import BY_NAME as RESULT_COLUMNS
 from steptime.store.columns import Column, series_columns
 from steptime.store.database import read_connection
 from steptime.store.run_queries import Store
-from steptime.wording import counted
+from steptime.wording import counted, date
 
 _PRIORITIES = {"change_percent": 2, "run_change_percent": 0}
 
