@@ -103,6 +103,17 @@ def test_a_node_is_named_on_the_first_monday_also_while_other_cells_are_slower(
     assert right >= share * 20
 
 
+def test_the_list_of_nodes_says_of_a_slow_one_what_its_incident_says() -> None:
+    bad, runs = weeks_of(3, there=SIX)
+    [slow] = slow_nodes(runs)
+    first = node_effects(runs)[0]
+    assert (first.node, first.change, first.low, first.high) == (
+        *(bad, slow.effect.change),
+        *(slow.effect.low, slow.effect.high),
+    )
+    assert first.change == pytest.approx(0.05, abs=0.015), "its usual weeks do not count"
+
+
 def test_its_size_has_an_interval_and_the_cells_that_ran_elsewhere_are_counted() -> None:
     bad, runs = weeks_of(1, there=SIX, step=0.07)
     [slow] = slow_nodes(runs)

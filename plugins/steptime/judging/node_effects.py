@@ -175,15 +175,20 @@ def slow_nodes(runs: Sequence[NodeRun]) -> list[SlowNode]:
 def node_effects(runs: Sequence[NodeRun], only: str | None = None) -> list[NodeEffect]:
     """Return the effect of every node on the runs of the last weeks, or of `only` one, the slowest first.
 
-    The slowest is the one whose interval begins highest. Nodes whose runs nothing can be compared with are
-    left out.
+    That of a node that is slow beyond doubt is by the runs since it became so. The slowest is the one whose
+    interval begins highest. Nodes whose runs nothing can be compared with are left out.
     """
     effects: list[NodeEffect] = []
     for cluster in sorted({run.series["cluster"] for run in runs}):
-        evidence = _Evidence.of(run for run in runs if run.series["cluster"] == cluster)
-        columns = [column for column, node in enumerate(evidence.nodes) if only in (None, node)]
-        of_nodes = (_effect(evidence, column, evidence.per_level([column])) for column in columns)
-        effects += [effect for effect in of_nodes if effect is not None]
+        of_cluster = [run for run in runs if run.series["cluster"] == cluster]
+        named = {
+            node: replace(slow.effect, node=node) for slow in slow_nodes(of_cluster) for node in slow.nodes
+        }
+        evidence = _Evidence.of(of_cluster)
+        for place, node in enumerate(evidence.nodes):
+            if only in (None, node):
+                effect = named.get(node) or _effect(evidence, place, evidence.per_level([place]))
+                effects += [effect] if effect else []
     return sorted(effects, key=lambda effect: (-effect.low, effect.cluster, effect.node))
 
 
