@@ -159,7 +159,7 @@ class Totals:
 
 
 def sum_up(rows: Sequence[Mapping[str, Any]]) -> Totals:
-    """Count the runs in these rows of the store, and sum up their GPU-hours and queue waits."""
+    """Return the number of runs in these rows of the store, their GPU-hours, and how long they queued."""
     waits = [row["queue_wait_s"] for row in rows if row["queue_wait_s"] is not None]
     rejected = sum(row["state"] == "rejected" for row in rows)
     hours = sum(row["gpu_hours"] or 0.0 for row in rows)

@@ -110,7 +110,10 @@ def check_alternatives(name: str, values: list[JsonValue]) -> list[Any]:
 
 
 def check_value(name: str, value: JsonValue, *location: int | str) -> Any:
-    """Check one value of an option, without coercing types."""
+    """Return a valid value of an option, a GPU count as text; other types are not coerced.
+
+    Raises FieldError, at `location` in the file or at the option, for any other value.
+    """
     if name == "gpus" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     try:
