@@ -120,6 +120,14 @@ LINES = [
     ),
     ("RuntimeError: found NaN in local grad norm for bucket #0", "nan_grad_norm", "became NaN"),
     ("OSError: [Errno 28] No space left on device", "disk_full", "No space left on device"),
+    ("HW Exception by GPU node-4 (Agent handle: 0x1e) reason :GPU Hang", "gpu_fault", "a GPU failed: HW Exc"),
+    ("[9.1] NVRM: Xid (PCI:0000:41:00): 79, pid=1", "gpu_fault", "a GPU failed: NVRM: Xid (PCI:0000:41:00)"),
+    ("Memory on the node (IP: 10.1.180.84, ID: ba) where the", "host_out_of_memory", "the host 10.1.180.84"),
+    (
+        "[ERROR] [launch.py:325] ['python'] exits with return code = -9",
+        "rank_failed",
+        "exit code -9 (SIGKILL",
+    ),
 ]
 
 
@@ -482,6 +490,7 @@ def test_what_pyxis_says_of_a_job_that_was_cancelled_is_no_cause() -> None:
         "expecting a JSON file, got YAML",
         "NCCL INFO out of memory regions: 0",
         "ValueError: caught and retried",
+        "dcgm: 0 Xid errors, 0 exceptions by GPU, return code = 0",
         "srun: error: ",
         "pyxis: importing docker image: nvidia/nemo:25.04",
         "see https://huggingface.co/docs for help",

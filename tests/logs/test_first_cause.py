@@ -302,6 +302,27 @@ def test_slurms_own_words_of_why_it_ended_a_job_are_told_before_the_end() -> Non
             "cannot create directory '/run/enroot'",
         ),
         ("srun: error: Prolog failed on node gpu-12, check your job prolog\n", "gpu-12"),
+        (
+            "GPU 00000000:04:00.0: Detected Critical Xid Error\n"
+            f"{TRACEBACK}RuntimeError: CUDA error: an illegal memory access was encountered\n",
+            "a GPU failed: GPU 00000000:04:00.0: Detected Critical Xid Error",
+        ),
+        (
+            "22: slurmstepd: error: pyxis:      347 Segmentation fault (core dumped) | pwck -R /etc/shadow\n"
+            "22: slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error: process failed\n"
+            "22: slurmstepd: error: pyxis:     [ERROR] hooks.d/98-nvidia.sh exited with return code 1\n",
+            "enroot: nvidia-container-cli: ldcache error",
+        ),
+        (
+            f"{TRACEBACK}torch.distributed.DistNetworkError: The client socket has timed out after 300000ms "
+            "while trying to connect to (036c56dce41b, 41331).\n[cosmos] - ERROR - Process 1 failed\n",
+            "trying to connect to (036c56dce41b, 41331)",
+        ),
+        (
+            f"{TRACEBACK}RuntimeError: [enforce fail at container.cc:664] . unexpected pos 704 vs 598\n"
+            f"{TRACEBACK}OSError: [Errno 28] No space left on device\n",
+            "No space left on device",
+        ),
     ],
 )
 def test_ends_of_public_reports(lines: str, says: str) -> None:
@@ -309,6 +330,23 @@ def test_ends_of_public_reports(lines: str, says: str) -> None:
 
 
 # Places
+
+
+@pytest.mark.parametrize(
+    ("prefix", "says"),
+    [
+        ("", "(rank 29)"),
+        ("192.168.13.81: ", "(rank 29 on 192.168.13.81)"),
+        ("(Worker pid=97, ip=33.97.231.144) ", "(rank 29 on 33.97.231.144)"),
+    ],
+)
+def test_a_rank_whose_watchdog_found_an_error_is_named_as_torch_labels_it(prefix: str, says: str) -> None:
+    """The rank in the text counts within a group, and the line behind it has no label."""
+    text = "[PG ID 5 Rank 1] Process group watchdog thread terminated with exception: CUDA error: unspecified"
+    thrown = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    line = f"{prefix}[rank29]:[E1002 12:20:55.1 ProcessGroupNCCL.cpp:1923] {text}\n"
+    log = read(megatron(), line, f"{thrown}  what():  {text}\n")
+    assert first(log).startswith(f"a process crashed: CUDA error: unspecified {says}")
 
 
 def test_all_nodes_that_failed_to_launch_are_named() -> None:
@@ -343,7 +381,8 @@ def test_all_nodes_that_failed_to_launch_are_named() -> None:
 def test_the_ranks_that_print_a_cause_are_named(label: str) -> None:
     labels = [label.replace("{}", str(rank)) for rank in (2, 5)]
     lines = "".join(f"{each}torch.OutOfMemoryError: CUDA out of memory.\n" for each in labels)
-    assert first(read(megatron(), lines)) == "CUDA out of memory (ranks 2, 5)"
+    node = " on 10.1.2.3" if label.startswith("10.1.2.3") else ""
+    assert first(read(megatron(), lines)) == f"CUDA out of memory (ranks 2, 5{node})"
 
 
 def test_the_text_behind_last_error_is_found_though_ranks_without_labels_print_at_once() -> None:

@@ -164,6 +164,11 @@ TITAN_SETUPS = {
         "2, sequence length 8192, total steps 10 (warmup 2)\n"
         "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=8, etp=2\n"
     ),
+    "resumed": (
+        "Building 1-D device mesh with ['dp_shard'], [8]\n"
+        "Trainer is initialized with local batch size 8, global batch size 64, gradient accumulation steps "
+        "1, sequence length 2048, total steps 10 (warmup 2)\n"
+    ),
     "later": (
         "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=2, cp=1, tp=2, ep=4\n"
         "Trainer is initialized with 32768 tokens per DP rank, 131072 tokens per train step, gradient "

@@ -112,14 +112,19 @@ _SOURCE_LINE = re.compile(rb"(?:^|[\]:>)] ?) {4}")
 _OF_A_RANK = re.compile(rb"call last\): \(RANK (\d+)\)")
 """A traceback that explains the exception before it, as torch.distributed.checkpoint prints it."""
 _FOLLOWS = re.compile(
-    rb"^(?:[\w.]*\.)?(?:Dist\w*|ConnectionReset|BrokenPipe|EOF"
+    rb"^(?:[\w.]*\.)?(?!Dist\w+: (?:The client socket has (?:timed out|failed to)|Timed out after))"
+    rb"(?:Dist\w*|ConnectionReset|BrokenPipe|EOF"
     rb"|ChildProcess|ProcessRaised|ProcessExited|CalledProcess|ActorDied|WorkerCrashed|RendezvousClosed)"
     rb"(?:Error|Exception)(?:: |$)"
     rb"|[Cc]onnection (?:was |has been )?(?:closed|reset|refused) by (?:remote )?peer"
     rb"|remote process exited|recvValue failed|failed to recv, got 0 bytes"
+    rb"|unexpected pos \d+ vs \d+"
 )
-"""Exceptions that ranks and launchers raise because another process has gone."""
-_OF_COMMUNICATION = re.compile(rb"(?i)nccl|ProcessGroup|DistBackendError|collective")
+"""Exceptions that ranks and launchers raise because another process has gone, or a write failed before.
+
+A client that never reached the store says itself what happened.
+"""
+_OF_COMMUNICATION = re.compile(rb"(?i)nccl|ProcessGroup|Dist\w{1,20}Error|collective")
 _RAISED_BY_NCCL = re.compile(rb"NCCL error in|nccl\w+Error:|ncclInvalid\w+:|Last error:|Traceback")
 """Lines that may come between `Last error:` and its text if ranks without labels print at once."""
 
@@ -128,7 +133,7 @@ _SEVERE = re.compile(
     rb"(?:^|[\s\[\]|:(-])(?:ERROR|FATAL|CRITICAL|[Ee]rror|[Ff]atal(?: error)?|FATAL ERROR)(?:\]|\)|:| -| \|)"
     rb"|(?:^|[\s\[])[EF]\d{3,4} \d\d:\d\d:\d\d|\b(?:[Cc]heck|[Aa]ssertion|[Ii]nitialization|[Ii]nit) failed\b"
     rb"|: (?:command not found|Permission denied|No such file or directory)\s*$|\bnon-zero status: \d"
-    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b|\baccess fault\b"
+    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b"
     rb"|^(?:[a-z_]\w{0,50}\.){1,8}\w{1,50}(?:Error|Exception): "
 )
 _COMPLAINT = re.compile(
@@ -149,7 +154,11 @@ _LAUNCHERS_TABLE = re.compile(
 """The lines of torchrun's table of failures before that of the exit code."""
 _RANK_IN_TEXT = re.compile(rb"\b[Rr]ank(?: |[:=] ?| = )(\d{1,9})\b")
 _NODE_OF_NCCL = re.compile(rb"([\w.-]{1,255}):\d+:\d+ \[\d+\]")
-_NODE_OF_RAY = re.compile(rb"\bip=([\d.]{7,15})")
+_NODE_OF_PREFIX = re.compile(
+    rb"(?:\(\w{1,100} pid=\d{1,9}[^)]{0,100}?\bip=|(?=(?:\d{1,3}\.){3}\d{1,3}: ))([\d.]{7,15})"
+)
+"""Addresses of nodes in the prefixes of Ray and pdsh."""
+_NODE_OF_LABEL = re.compile(rb"\bip=([\d.]{7,15})")
 _BY_SLURM = (b"srun: ", b"slurmstepd", b"salloc: ", b"sbatch: ")
 _LONG_NAME = re.compile(rb"\b(?=[a-z]*\d)[0-9a-f]{20,}\b")
 _DATE = re.compile(rb"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
@@ -281,7 +290,8 @@ class Failures:
     def _places(self, line: bytes, label: bytes | None, *, is_vague: bool) -> dict[str, str]:
         """Return where a line says that it happened: in its text, its prefix, or the lines before it."""
         places: dict[str, bytes | None] = {}
-        if node := _NODE_OF_NCCL.search(line) or (_NODE_OF_RAY.search(label) if label else None):
+        of_label = _NODE_OF_LABEL.search(label) if label else None
+        if node := _NODE_OF_NCCL.search(line) or _NODE_OF_PREFIX.match(line) or of_label:
             places["node"] = node[1]
         if label is not None and label.isdigit() and not any(words in line for words in _BY_SLURM):
             places["rank"] = label
