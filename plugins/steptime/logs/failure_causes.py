@@ -133,7 +133,7 @@ _SEVERE = re.compile(
     rb"(?:^|[\s\[\]|:(-])(?:ERROR|FATAL|CRITICAL|[Ee]rror|[Ff]atal(?: error)?|FATAL ERROR)(?:\]|\)|:| -| \|)"
     rb"|(?:^|[\s\[])[EF]\d{3,4} \d\d:\d\d:\d\d|\b(?:[Cc]heck|[Aa]ssertion|[Ii]nitialization|[Ii]nit) failed\b"
     rb"|: (?:command not found|Permission denied|No such file or directory)\s*$|\bnon-zero status: \d"
-    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b"
+    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b|\bretry count exceeded\b"
     rb"|^(?:[a-z_]\w{0,50}\.){1,8}\w{1,50}(?:Error|Exception): "
 )
 _COMPLAINT = re.compile(
