@@ -42,14 +42,14 @@ __all__ = [  # fixtures
 
 _MACHINE = drawn_machine.enter()
 
-_SHARED = (
-    *("main_job", "airflow", "site", "warm_trainer", "warm_bridge", "slurm", "airflow_database"),
-    *("half_years", "sixty_cells", "store_url"),
-)
-"""Fixtures and markers of services that are expensive to start, the slowest first.
-
-The tests of the main job have an Airflow of their own, as these and those of the other wait most of the time.
-"""
+_GROUPS = {
+    **{"airflow": "airflow", "site": "site", "warm_trainer": "trainer", "warm_bridge": "trainer"},
+    **{"slurm": "slurm", "airflow_database": "airflow_database", "half_years": "half_years"},
+    **{"sixty_cells": "sixty_cells", "store_url": "store_url"},
+}
+"""The group of tests for each fixture or marker of an expensive service, the slowest first."""
+_WHOLE_PROGRAMS = {"service", "slow", "trainer", "browser"}
+"""Markers of tests that start before the short ones, so that no worker ends long after the others."""
 
 
 def pytest_report_header() -> str:
@@ -58,21 +58,28 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests into the seed's order, and group files that share an expensive service for `loadgroup`.
 
     These groups start first. All other files are a group each, so that their module fixtures are made once.
     """
     items[:] = drawn_machine.shuffled(items)
+    shared, of_a_file = tuple(_GROUPS), len(_GROUPS)
     places: dict[Path, int] = {}
     for item in items:
+        if "not exhaustive" in config.option.markexpr and item.get_closest_marker("exhaustive"):
+            continue  # it will not run, and what it needs is not started
         needs = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
-        rank = next((index for index, name in enumerate(_SHARED) if name in needs), len(_SHARED))
-        places[item.path] = min(rank, places.get(item.path, rank))
-    items.sort(key=lambda item: places[item.path])
+        place = next(
+            (index for index, name in enumerate(shared) if name in needs),
+            of_a_file + needs.isdisjoint(_WHOLE_PROGRAMS),
+        )
+        places[item.path] = min(place, places.get(item.path, place))
+    items.sort(key=lambda item: places.get(item.path, of_a_file))
     for item in items:
-        rank = places[item.path]
-        item.add_marker(pytest.mark.xdist_group(_SHARED[rank] if rank < len(_SHARED) else item.location[0]))
+        place = places.get(item.path, of_a_file)
+        group = _GROUPS[shared[place]] if place < of_a_file else item.location[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 _SUBMITTED = 1_790_000_000.0

@@ -12,8 +12,8 @@ SMALLEST = {
     "log_reading": pytest.param(
         ["--only", "noisy", "--megabytes", "1", "--repeats", "1"], marks=pytest.mark.slow
     ),
-    "planted_changes": pytest.param(["--planted", "1", "--unchanged", "0"], marks=pytest.mark.slow),
-    "planted_mondays": pytest.param(["--half-years", "1"], marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+    "planted_changes": pytest.param(["--planted", "1", "--unchanged", "0"], marks=pytest.mark.exhaustive),
+    "planted_mondays": pytest.param(["--half-years", "1"], marks=pytest.mark.exhaustive),
     # Trainings, whose parts other tests of the trainer have.
     "backends": pytest.param(
         ["--ranks", "1", "--repeats", "1"], marks=[pytest.mark.trainer, pytest.mark.exhaustive]
@@ -21,9 +21,11 @@ SMALLEST = {
     "sampling": pytest.param(
         ["--ranks", "1", "--seconds", "1"], marks=[pytest.mark.trainer, pytest.mark.exhaustive]
     ),
-    "store_pages": pytest.param(["--runs", "60"], marks=pytest.mark.service),
+    "store_pages": pytest.param(["--runs", "60"], marks=pytest.mark.exhaustive),
     "trial_rates": pytest.param(["--trials", "1", "--only", "2"], marks=pytest.mark.long),
-    "triggerer_waits": pytest.param(["--waits", "1", "--interval", "1"], marks=pytest.mark.slurm),
+    "triggerer_waits": pytest.param(
+        ["--waits", "1", "--interval", "1"], marks=[pytest.mark.slurm, pytest.mark.exhaustive]
+    ),
 }
 _MISSED_GOAL = 2
 """Exit code of a benchmark that misses a goal, as it may on a busy machine."""

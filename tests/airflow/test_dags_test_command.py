@@ -11,7 +11,7 @@ from stand_ins.trainer_python import STAND_IN, add_stand_in
 
 from steptime.store.run_queries import Store
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.service, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 
 @pytest.mark.usefixtures("airflow_database")

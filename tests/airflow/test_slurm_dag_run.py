@@ -44,6 +44,7 @@ def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest
     return mini_slurm
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_node_died_is_trained_on_another_node(
     run_dag: RunDag, slurm: MiniSlurm, first_training: StrikeFirst
 ) -> None:

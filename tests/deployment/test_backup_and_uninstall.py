@@ -72,7 +72,7 @@ def test_a_backup_is_restored_over_a_newer_store(postgresql: PostgreSQL, tmp_pat
     store.dispose()
 
 
-@pytest.mark.service
+@pytest.mark.exhaustive
 def test_uninstalling_leaves_nothing_of_steptime_in_airflow(tmp_path: Path) -> None:
     (tmp_path / "dags").mkdir()
     # Two are enough, as the command starts a program for each.

@@ -11,7 +11,7 @@ from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_unt
 from steptime.clusters.base import JobStatus
 from steptime.service.rest import DagRun, TaskInstance
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
 SLOWLY = {"STAND_IN_STEP_S": "0.5"}
 OF_SECONDS = {"cluster": STAND_IN, "max_steps": 40, "window": "10:39", "environment": SLOWLY}

@@ -73,6 +73,7 @@ def run_again_from_page(airflow: Airflow, sweep: DagRun, index: int) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.exhaustive
 def test_one_cell_runs_again_from_its_page_and_no_other(airflow: Airflow) -> None:
     before = set(airflow.jobs())
     sweep = airflow.ended(start(airflow, CELLS))

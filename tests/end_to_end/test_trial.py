@@ -97,6 +97,7 @@ def test_a_trial_runs_until_the_slow_variant_and_the_broken_one_have_left(airflo
     assert not any(row["for_judging"] for row in rows)
 
 
+@pytest.mark.exhaustive
 def test_a_trial_ends_when_one_variant_can_run_and_no_other(airflow: Airflow) -> None:
     broken = {"STAND_IN": "out_of_memory"}
     write(airflow, "one-left", {"default": {}, "broken": broken}, rounds_max=2)

@@ -119,7 +119,10 @@ def report(half_year: Stores, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("scheme", "width", "height"), [("light", 1366, 768), ("dark", 400, 800)])
+@pytest.mark.parametrize(
+    ("scheme", "width", "height"),
+    [pytest.param("light", 1366, 768, marks=pytest.mark.exhaustive), ("dark", 400, 800)],
+)
 def test_axe_finds_nothing_and_nothing_sticks_out(
     browser: Browser,
     site: str,
