@@ -1,14 +1,13 @@
 """Following a log while it grows."""
 
 import tracemalloc
-from functools import partialmethod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import line_forms
 
-from steptime.logs.attempts import Attempts
+from steptime.logs import attempts
 from steptime.logs.training_log import Problem, Step
 from steptime.runs.log_following import StepFollower
 
@@ -49,8 +48,8 @@ def test_a_loss_that_is_no_number_is_told_before_its_step() -> None:
 
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_log_or_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget_old = partialmethod(Attempts.forget_old, most=2000, kept_steps=100)
-    monkeypatch.setattr(Attempts, "forget_old", forget_old)
+    monkeypatch.setattr(attempts, "_MOST_STEPS", 2000)
+    monkeypatch.setattr(attempts, "_KEPT_STEPS", 100)
     follower, kept_bytes = StepFollower(), []
     tracemalloc.start()
     try:

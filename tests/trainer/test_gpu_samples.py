@@ -214,7 +214,7 @@ def test_a_training_tells_its_slow_rank_and_its_hot_gpu(warm_trainer: WarmTraine
     assert (len(times.seconds), times.steps) == (4, (4, 5, 6, 7))
     (slow,) = times.stragglers
     assert slow.name == f"rank 3 on {times.nodes[0]}"
-    assert 1.5 < slow.ratio < 3.5
+    assert 1.3 < slow.ratio < 3.5
 
     samples = parsed(log.gpu_samples)
     assert samples is not None

@@ -15,7 +15,7 @@ from trainer import cpu_ranks
 from trainer.ending import Ending
 from trainer.launch import Launch
 
-OTHER_RANKS_S, SLOW_RANK_S = 0.005, 0.015
+OTHER_RANKS_S, SLOW_RANK_S = 0.02, 0.06
 _prepare = cpu_ranks.prepare_training
 
 
