@@ -61,7 +61,8 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests into the seed's order, and group files that share an expensive service for `loadgroup`.
 
-    These groups start first. All other files are a group each, so that their module fixtures are made once.
+    These groups start first, each folder by folder, as fixtures of a package are made again when a test of
+    another comes between. All other files are a group each, so that their module fixtures are made once.
     """
     items[:] = drawn_machine.shuffled(items)
     shared, of_a_file = tuple(_GROUPS), len(_GROUPS)
@@ -75,7 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             of_a_file + needs.isdisjoint(_WHOLE_PROGRAMS),
         )
         places[item.path] = min(place, places.get(item.path, place))
-    items.sort(key=lambda item: places.get(item.path, of_a_file))
+
+    def order(item: pytest.Item) -> tuple[int, str]:
+        place = places.get(item.path, of_a_file)
+        return place, str(item.path.parent) if place < of_a_file else ""
+
+    items.sort(key=order)
     for item in items:
         place = places.get(item.path, of_a_file)
         group = _GROUPS[shared[place]] if place < of_a_file else item.location[0]
