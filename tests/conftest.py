@@ -42,12 +42,11 @@ __all__ = [  # fixtures
 
 _MACHINE = drawn_machine.enter()
 
-_GROUPS = {
-    **{"airflow": "airflow", "site": "site", "warm_trainer": "trainer", "warm_bridge": "trainer"},
-    **{"slurm": "slurm", "airflow_database": "airflow_database", "half_years": "half_years"},
-    **{"sixty_cells": "sixty_cells", "store_url": "store_url"},
-}
-"""The group of tests for each fixture or marker of an expensive service, the slowest first."""
+_GROUPS = (
+    *(("airflow",), ("site",), ("warm_trainer", "warm_bridge"), ("slurm",), ("airflow_database",)),
+    *(("half_years",), ("sixty_cells",), ("store_url",)),
+)
+"""Fixtures and markers of expensive services whose tests are one group, the slowest first."""
 _WHOLE_PROGRAMS = {"service", "slow", "trainer", "browser"}
 """Markers of tests that start before the short ones, so that no worker ends long after the others."""
 
@@ -65,27 +64,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     another comes between. All other files are a group each, so that their module fixtures are made once.
     """
     items[:] = drawn_machine.shuffled(items)
-    shared, of_a_file = tuple(_GROUPS), len(_GROUPS)
     places: dict[Path, int] = {}
     for item in items:
         if "not exhaustive" in config.option.markexpr and item.get_closest_marker("exhaustive"):
             continue  # it will not run, and what it needs is not started
-        needs = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
-        place = next(
-            (index for index, name in enumerate(shared) if name in needs),
-            of_a_file + needs.isdisjoint(_WHOLE_PROGRAMS),
-        )
+        place = _place(item)
         places[item.path] = min(place, places.get(item.path, place))
+    alone = len(_GROUPS)
 
     def order(item: pytest.Item) -> tuple[int, str]:
-        place = places.get(item.path, of_a_file)
-        return place, str(item.path.parent) if place < of_a_file else ""
+        place = places.get(item.path, alone)
+        return place, str(item.path.parent) if place < alone else ""
 
     items.sort(key=order)
     for item in items:
-        place = places.get(item.path, of_a_file)
-        group = _GROUPS[shared[place]] if place < of_a_file else item.location[0]
+        place = places.get(item.path, alone)
+        group = _GROUPS[place][0] if place < alone else item.location[0]
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _place(item: pytest.Item) -> int:
+    """Return the index of a test's group, or a later one: first whole programs, then the short tests."""
+    needs = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
+    for place, names in enumerate(_GROUPS):
+        if not needs.isdisjoint(names):
+            return place
+    return len(_GROUPS) if needs & _WHOLE_PROGRAMS else len(_GROUPS) + 1
 
 
 _SUBMITTED = 1_790_000_000.0

@@ -71,7 +71,6 @@ COLUMNS = (
     *_result_columns("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "network"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
 )
-
 """Columns of every log's row. Those that results have too are declared in `store.columns`."""
 
 _NOT_COMPARED = {"published_step_time_s": None, "step_time_over_published": None}
