@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import stored
-from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from stored import publish
 
 from steptime.airflow.sweep.dag import sweep_dag
+from steptime.airflow.sweep.trial_dag import trial_dag
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
 from steptime.staging.checking import check_config_files
@@ -36,6 +38,15 @@ def test_the_first_task_shows_what_the_sweep_comes_to(check: CheckSweep) -> None
         "numbers are right-aligned"
     )
     assert (most, expected) == ("at most 0.50 GPU-hours", "no history and no publication: upper bound only")
+
+
+def test_the_request_has_no_params_of_its_dag_also_with_the_provider_of_airflow_3_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It keeps them in the request, and refuses a DAG with a param that has no default, as a trial's."""
+    monkeypatch.delattr(ParamsDict, "filter_params_by_source")
+    monkeypatch.setattr(HITLOperator, "validate_params", lambda self: self.params.validate())
+    assert not trial_dag("steptime_trial").get_task("approve").params
 
 
 def test_nobody_is_asked_below_the_limit(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import BaseOperator, Context
+from airflow.sdk.definitions.param import ParamsDict
 
 from steptime.airflow import summaries
 from steptime.airflow.assets import extra_of_sweep, finished_sweep
@@ -97,6 +98,14 @@ class ApproveSweepOperator(ApprovalOperator):
     def __init__(self, *, checked: Any, **kwargs: Any) -> None:
         super().__init__(subject="Start this?", **kwargs)
         self.checked = checked
+
+    def validate_params(self) -> None:
+        """Take out the DAG's params, which are no fields of the request.
+
+        Airflow 3.1's provider leaves them in, and refuses the DAG if one has no default.
+        """
+        self.params = ParamsDict()
+        super().validate_params()
 
     def execute(self, context: Context) -> Any:
         """Ask for approval and wait for the answer, holding no worker slot; notify people of the request."""
