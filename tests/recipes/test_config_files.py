@@ -69,6 +69,7 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
     [
         ("radius: 30", "radius: -30", "line 5, wheels.1.radius: has to be above 0, not -30"),
         ("radius: 30", "radios: 30", "line 5, wheels.1.radios: unknown field, perhaps 'radius' is meant"),
+        ("load: 3", "lode: 3", "line 2, lode: unknown field, perhaps 'load' is meant."),
         ("load: 3", "load: 3\nload: 4", "cart.yaml, line 3, load: is given twice; keep one."),
         ("name: hand cart", "name: 1:30:00", "line 1, name: 1:30:00 is a number in base 60"),
         ("name: hand cart", "name: [a", "is not valid YAML"),
@@ -130,7 +131,7 @@ def test_a_repeated_key_is_told_beside_the_rest(tmp_path: Path) -> None:
         "line 3, load: is given twice; keep one.",
         'line 3, load: has to be a number, not "heavy".',
         "line 5, colour: is given twice; keep one.",
-        "line 5, colour: unknown field.",
+        "line 5, colour: unknown field. Valid are: name, load, wheels, spare.",
     ]
 
 

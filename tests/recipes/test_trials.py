@@ -153,7 +153,7 @@ def test_only_rounds_within_the_budget_are_reserved(planned: Callable[..., Sweep
     [
         ({"vary": None}, "either variants, by name, or vary"),
         ({"variants": {"a": {}, "b": {}}}, "either variants, by name, or vary"),
-        ({"vary": None, "variants": {"a": {}}}, "1 variants: a trial compares 2 to 16"),
+        ({"vary": None, "variants": {"a": {}}}, "has 1 variant: a trial compares 2 to 16"),
         ({"vary": {"micro_batch_size": [1]}}, "one combination only"),
         ({"vary": {"micro_batch_size": [1, 1]}}, "twice"),
         ({"vary": {"micro_batch_size": []}}, "empty list"),
@@ -171,7 +171,21 @@ def test_only_rounds_within_the_budget_are_reserved(planned: Callable[..., Sweep
             "'quick', b: .*multiple of micro",
         ),
         ({"vary": None, "variants": {"a": {}, "b ; rm": {}}}, "letters, digits"),
-        ({"run": TINY | {"gpus": "1,2"}}, "gpus 1,2 means 2 runs"),
+        (
+            {"run": TINY | {"gpus": "1,2"}},
+            "^trial 'quick', micro_batch_size=1, micro_batch_size=2, micro_batch_size=4: gpus 1,2 means 2 "
+            "runs.*: set gpus in run to one of 1, 2.\n",
+        ),
+        (
+            {"run": {"workload": "llama3.1", "size": "tiny"}, "vary": {"micro_batch_size": [1, 2]}},
+            "^trial 'quick': without gpus, run means 2 runs",
+        ),
+        ({"run": TINY | {"size": "small"}}, "^trial 'quick': unknown size 'small'[^\n]*$"),
+        ({"rounds_mx": 3}, "rounds_mx: unknown field, perhaps 'rounds_max' is meant.$"),
+        (
+            {"x": 3},
+            "x: unknown field. Valid are: name, description, cluster, run, variants, vary, .*same_nodes.$",
+        ),
         ({"run": TINY | {"repeats": 2}}, "the rounds of a trial are its repeats"),
         ({"run": TINY | {"checkpoint": True}}, "leave out checkpoints"),
         ({"run": TINY | {"dtype": ["bf16", "fp8"]}}, "one value here"),
@@ -205,6 +219,15 @@ def test_the_command_shows_variants_order_and_cost(
     assert [row["variant"] for row in told["variants"]] == [f"micro_batch_size={size}" for size in (1, 2, 4)]
     assert [one["round"] for one in told["rounds"]] == [1, 2, 3, 4]
     assert told["left_out"][0]["variant"] == "micro_batch_size=3"
+
+
+def test_the_command_names_variants_that_are_the_same_run(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(vary=None, variants={"two": {"micro_batch_size": 2}, "default": {}, "one": {"micro_batch_size": 1}})
+    assert steptime("trial", "plan", "quick") == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("equal: ")]
+    assert told == ["equal: default, one are the same run: only noise can differ"]
 
 
 def test_a_mistake_never_gives_a_stack_trace(

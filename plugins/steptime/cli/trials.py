@@ -14,7 +14,7 @@ from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import expected_cost
 from steptime.judging.trial_answers import COLUMNS, known_noise_percent, newest_trial, read_answer
 from steptime.recipes.config_files import load_each, raise_together
-from steptime.recipes.models import TrialRules
+from steptime.recipes.models import Run, TrialRules
 from steptime.recipes.sweep_planning import SweepPlan
 from steptime.recipes.sweeps import add_entry, copy_file, entry_line
 from steptime.recipes.trials import list_trials, load_trial, round_order, sweep_entry
@@ -165,6 +165,8 @@ def plan(
     err = output_format is not Format.TABLE
     for variant, why in rules.left_out.items():
         typer.echo(f"left out: {variant}: {why}", err=err)
+    for names in _equal(planned, rules):
+        typer.echo(f"equal: {', '.join(names)} are the same run: only noise can differ", err=err)
     for number in list(orders)[:_ROUNDS_SHOWN]:
         typer.echo(f"round {number}: {', '.join(orders[number])}", err=err)
     more = f", then {rules.rounds_max - _ROUNDS_SHOWN} more" if rules.rounds_max > _ROUNDS_SHOWN else ""
@@ -176,7 +178,7 @@ def plan(
         f"{dag_runs.total(planned)}. It ends as soon as the answer is known. Nothing was submitted.", err=err
     )
     in_round = [cell.planned.runs[0] for cell in planned.cells[: len(rules.variants)]]
-    typer.echo(f"a round: {expected_cost(in_round).sentence}", err=err)
+    typer.echo(f"cost of a round: {expected_cost(in_round).sentence}", err=err)
     check_budgets(dag_runs.reserved_runs(planned), err=err)
 
 
@@ -290,6 +292,20 @@ def _nodes(rules: TrialRules) -> str:
     if rules.same_nodes:
         return "The variants of a round run one after the other on the same nodes."
     return "The variants of a round may run on different nodes, which adds to the noise."
+
+
+def _equal(planned: SweepPlan, rules: TrialRules) -> list[list[str]]:
+    """Return the names of variants that are the same run, each group of them in a list."""
+    groups: list[tuple[Run, list[str]]] = []
+    for cell in planned.cells[: len(rules.variants)]:
+        position, run = cell.planned.runs[0].trial, cell.planned.runs[0].model_copy(update={"trial": None})
+        if position is None:
+            continue
+        known = next((names for other, names in groups if other == run), None)
+        if known is None:
+            groups.append((run, known := []))
+        known.append(position.variant)
+    return [sorted(names, key=rules.variants.index) for _, names in groups if len(names) > 1]
 
 
 def _variants(planned: SweepPlan, rules: TrialRules) -> list[dict[str, Any]]:

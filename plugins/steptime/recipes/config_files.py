@@ -97,10 +97,11 @@ def raise_together(*broken: BrokenFiles | None) -> None:
         raise BrokenFiles(sentences)
 
 
-def mistakes_of(error: ValidationError) -> list[Mistake]:
+def mistakes_of(error: ValidationError, fields: Iterable[str] = ()) -> list[Mistake]:
     """Convert pydantic's validation error to mistakes, each with its location in the file.
 
-    A misspelt field name counts as one mistake, not as an unknown field and a missing one.
+    A misspelt field name counts as one mistake, not as an unknown field and a missing one. `fields` are those
+    of the model itself, of which an optional one may be misspelt.
     """
     mistakes: list[Mistake] = []
     problems: list[Any] = [problem | {"loc": _without_tags(problem["loc"])} for problem in error.errors()]
@@ -111,11 +112,14 @@ def mistakes_of(error: ValidationError) -> list[Mistake]:
             continue
         *parent, name = problem["loc"]
         lacking = [str(location[-1]) for location in missing if [*location[:-1]] == parent]
-        meant = difflib.get_close_matches(str(name), lacking, n=1)
-        misspelt.update((*parent, field) for field in meant)
-        mistakes.append(
-            Mistake("unknown field" + (f", perhaps '{meant[0]}' is meant" if meant else ""), problem["loc"])
+        known = [] if parent else [*fields]
+        meant = difflib.get_close_matches(str(name), lacking, n=1) or (
+            difflib.get_close_matches(str(name), known, n=1)
         )
+        misspelt.update((*parent, field) for field in meant)
+        remedy = f", perhaps '{meant[0]}' is meant" if meant else ""
+        remedy = remedy or (f". Valid are: {', '.join(known)}" if known else "")
+        mistakes.append(Mistake(f"unknown field{remedy}", problem["loc"]))
     for problem in problems:
         location, kind = problem["loc"], problem["type"]
         cause = problem.get("ctx", {}).get("error")
@@ -178,7 +182,8 @@ class Document:
             return model.model_validate_json(json.dumps(self.value(*location)), strict=True), []
         except ValidationError as error:
             return None, [
-                replace(mistake, location=location + mistake.location) for mistake in mistakes_of(error)
+                replace(mistake, location=location + mistake.location)
+                for mistake in mistakes_of(error, model.model_fields)
             ]
 
     def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:

@@ -48,6 +48,7 @@ from steptime.recipes.sweeps import (
 )
 from steptime.refusals import matching
 from steptime.settings import config_names, default_cluster
+from steptime.wording import counted, first_names
 
 MOST_VARIANTS = 16
 """Most variants of a trial: its chance of a wrong statement is simulated for 2 to 16."""
@@ -57,6 +58,8 @@ _SETTINGS_APART = ("Where", "Model", "Scale", "Run", "Profile and trace")
 """Sections of options that say what is trained, for how long and on how much, and not how."""
 _ALSO_VARIED = ("dtype", "ignore_memory")
 """Options of those sections in which variants may differ."""
+_NAMES_SHOWN = 5
+"""More variants that are refused for the same reason are counted."""
 _MERGED = ("environment", "arguments")
 """Options with values by name: a variant's are added to those of `run`."""
 
@@ -153,7 +156,9 @@ class Trial(Frozen):
     @classmethod
     def _several(cls, variants: dict[str, Any] | None) -> dict[str, Any] | None:
         if variants is not None and not 2 <= len(variants) <= MOST_VARIANTS:
-            raise ValueError(f"has {len(variants)} variants: a trial compares 2 to {MOST_VARIANTS}")
+            raise ValueError(
+                f"has {counted(len(variants), 'variant')}: a trial compares 2 to {MOST_VARIANTS}"
+            )
         return variants
 
     @model_validator(mode="after")
@@ -228,8 +233,7 @@ def plan_trial(
             cells.pop(name, None)
             refused[name] = str(error)
     if refused and (trial.variants is not None or len(cells) < 2):
-        sentences = [f"trial '{trial.name}', {name}: {why}" for name, why in refused.items()]
-        raise BrokenFiles.from_sentences(tuple(dict.fromkeys(sentences)))
+        raise BrokenFiles.from_sentences(list(_refusals(trial.name, refused, len(cells) + len(refused))))
     if len(cells) > MOST_VARIANTS:
         raise UserError(
             f"trial '{trial.name}' compares {len(cells)} variants, more than {MOST_VARIANTS}: shorten its "
@@ -265,6 +269,16 @@ def plan_trial(
     )
 
 
+def _refusals(trial: str, refused: Mapping[str, str], variants: int) -> Iterator[str]:
+    """Yield a sentence for each reason, with the variants that have it; without them if all have it."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        by_reason.setdefault(why, []).append(name)
+    for why, names in by_reason.items():
+        which = f", {first_names(names, _NAMES_SHOWN)}" if len(names) < variants else ""
+        yield f"trial '{trial}'{which}: {why}"
+
+
 def round_order(rules: TrialRules, number: int) -> list[str]:
     """Return the variants in the random order in which they start in a round, which follows from the seed."""
     return random.Random(f"{rules.trial} {rules.seed} {number}").sample(  # noqa: S311 (no secret)
@@ -281,9 +295,10 @@ def _cell(trial: Trial, values: Mapping[str, Any]) -> Cell:
     """Plan a variant. Raises UserError if it cannot run, or is more than one performance run."""
     cells = list(plan_cells(plan(parse_request(values)), 0, trial.name))
     if len(cells) != 1:
+        given = f"gpus {values['gpus']} means" if "gpus" in values else "without gpus, run means"
         raise UserError(
-            f"gpus {values.get('gpus')} means {len(cells)} runs, and a trial compares at one number of GPUs: "
-            f"name one of {', '.join(str(cell.gpus) for cell in cells)}."
+            f"{given} {len(cells)} runs, and a trial compares at one number of GPUs: set gpus in run to one "
+            f"of {', '.join(str(cell.gpus) for cell in cells)}."
         )
     if cells[0].jobs != 1 or cells[0].planned.runs[0].mode is not Mode.PERFORMANCE:
         raise UserError("a trial compares step times: leave out checkpoints, profile and nccl_trace.")
