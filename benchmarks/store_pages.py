@@ -21,7 +21,6 @@ from figures import Figure, show
 from steptime.judging.comparison import compare_since
 from steptime.judging.judgements import judge_all
 from steptime.judging.series import Series
-from steptime.judging.trend import trend
 from steptime.pages import answers
 from steptime.store.run_queries import Store
 
@@ -57,7 +56,10 @@ def queries(store: Store) -> dict[str, Callable[[], Any]]:
         "Runs, filtered": lambda: store.results(limit=100, size="size3", gpus=64),
         "Runs, searched": lambda: store.results(limit=100, search="made-00"),
         "DAG run": lambda: store.results(dag_id="steptime_llama3.1-25.04", dag_run_id="run7"),
-        "Trend": lambda: trend(store, Series.from_row(newest)),
+        "Trend": lambda: (
+            answers.series(store),
+            answers.series_trend(store, Series.from_row(newest), may_accept=False),
+        ),
     }
 
 

@@ -11,6 +11,7 @@ from sixty_cells import ACCEPTED, BELOW, LAST, STEP, Made, Stores
 from steptime.judging import judgements
 from steptime.judging.series import Series, series_runs
 from steptime.judging.trend import trend
+from steptime.pages import answers
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
 
@@ -27,6 +28,19 @@ SETS = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, po
 @pytest.fixture(autouse=True)
 def half_a_year(half_year: Stores) -> Store:
     return Store(half_year.planted)
+
+
+def test_a_long_series_begins_with_its_newest_runs_and_a_link_shows_all(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "TREND_RUNS", 10)
+    frame = opened(page, f"{NAVIGATION}?view=trend&series={SLOWER}")
+    expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 30 runs")
+    expect(frame.locator("tr[data-run]")).to_have_count(10)
+    expect(frame.get_by_text("Shown are the newest 10 of 30 runs.")).to_be_visible()
+    frame.get_by_role("link", name="Show all", exact=True).click()
+    expect(frame.locator("tr[data-run]")).to_have_count(30)
+    expect(frame.get_by_role("link", name="Show all", exact=True)).to_have_count(0)
 
 
 def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_year: Store) -> None:

@@ -483,7 +483,9 @@ def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     assert read(1e9 + 3, 2) == ["2-3", "1-3"]
     assert read(1e9 + 4, 2) == []
     assert latest_rows_with_judgements(none, 0, 2) == []
+    stored.write(store, make_result("long-ago", size="large", submitted_at=1e9 - 366 * 86_400))
+    assert [row["job_name"] for row in latest_rows_with_judgements(store, None, 1)] == ["2-3", "1-3", "small"]
     assert [row["job_name"] for row in rows_with_judgements(store, {"gpus": 1}, limit=1)] == ["1-3"]
     assert rows_with_judgements(none, {}) == []
-    assert [row["job_name"] for row in newest_of_each(store)] == ["2-3", "1-3", "small"]
+    assert [row["job_name"] for row in newest_of_each(store)] == ["2-3", "1-3", "small", "long-ago"]
     assert newest_of_each(none) == []

@@ -25,9 +25,9 @@ from steptime.judging.findings import Comparison, Finding, rank_findings
 from steptime.judging.incidents import NEW_LEVEL, incidents, silenced_cells
 from steptime.judging.judgements import (
     judgements_since,
-    newest_judgement,
     read_judgement,
     select_judgements,
+    series_judgements,
 )
 from steptime.judging.missing_cells import LEVEL_RUNS, LOOK_BACK_S, completeness
 from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
@@ -140,9 +140,9 @@ def compare_planned(store: Store, name: str, only: Mapping[str, Any] = _ALL) -> 
     """
     runs = (Series.from_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in expand_cell(cell))
     planned = [series for series in runs if series.is_judged]
-    comparison = compare_stored(store, {series: newest_judgement(store, series) for series in planned}).only(
-        only
-    )
+    comparison = compare_stored(
+        store, {series: series_judgements(store, series, limit=1) for series in planned}
+    ).only(only)
     return replace(
         comparison, completeness=completeness(store, comparison.series_states, (), planned=planned, only=only)
     )

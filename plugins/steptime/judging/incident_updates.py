@@ -23,7 +23,7 @@ from steptime.judging.incidents import (
     IncidentState,
     stands_out,
 )
-from steptime.judging.judgements import judgements_since, newest_judgement
+from steptime.judging.judgements import judgements_since, series_judgements
 from steptime.judging.node_effects import NodeRun, is_usual_again
 from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.node_pairs import newest_node_sweep
@@ -107,7 +107,7 @@ def update_incidents(store: Store, *, now: float | None = None) -> list[Incident
             active,
             comparison,
             groups,
-            lambda series: newest_judgement(store, series),
+            lambda series: series_judgements(store, series, limit=1),
             runs_on_nodes=read_node_runs(store, now),
             now=now,
         )

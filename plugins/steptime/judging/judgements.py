@@ -163,16 +163,24 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     return first.job_name
 
 
-def newest_judgement(store: Store, series: Series) -> list[Judgement]:
-    """Return the judgement of a series' newest run, as a list of one; empty if it has no time to judge."""
-    rows = judgement_queries.rows_with_judgements(store, series.key, limit=1)
+def series_judgements(store: Store, series: Series, *, limit: int | None = None) -> list[Judgement]:
+    """Return the judgements of a series' newest runs, at most `limit`, newest first.
+
+    Runs that have no time to judge are left out, but count.
+    """
+    rows = judgement_queries.rows_with_judgements(store, series.key, limit=limit)
     return _read_judgements(store, series, rows, hidden_series(store))
 
 
-def newest_judgements(store: Store) -> dict[Series, Judgement]:
-    """Return, by series, the judgement of its newest run, unless that run has no time to judge."""
-    latest = _latest_of_each(store, judgement_queries.latest_rows_with_judgements(store, 0.0, 1))
-    return {series: judgements[0] for series, judgements in latest.items() if judgements}
+def newest_judgements(store: Store) -> dict[Series, tuple[str, Judgement | None]]:
+    """Return the job of each judged series' newest run, and its judgement; None if it has no time to judge.
+
+    Newest first, only of series that ran in the year before the newest run: it takes no longer each year.
+    """
+    rows = judgement_queries.latest_rows_with_judgements(store, None, 1)
+    jobs = {Series.from_row(row): str(row["job_name"]) for row in rows}
+    latest = _latest_of_each(store, rows)
+    return {series: (jobs[series], next(iter(judged), None)) for series, judged in latest.items()}
 
 
 def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:

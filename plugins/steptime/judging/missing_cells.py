@@ -26,6 +26,8 @@ from steptime.store.run_queries import Store
 from steptime.wording import counted, date, first_names
 
 LOOK_BACK_S = 4 * WEEK_S
+_NEWEST_RUNS = 200
+"""Newest runs of a series among which those are looked for that failed since the newest valid one."""
 """How long before a comparison the runs of a sweep are used to learn its cells."""
 LARGEST_UNSEEN_CHANGE = 0.05
 """A cell is too noisy if a single run slower by this much is noticed in fewer than 4 of 5 cases."""
@@ -261,7 +263,7 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
     """
     now = time.time() if now is None else now
     since = now - WEEK_S
-    rows = store.results(include_rejected=True, **series.key)
+    rows = store.results(include_rejected=True, limit=_NEWEST_RUNS, **series.key)
     if rejected := _newest_rejected(rows):
         return _failed(series, rejected, rejection_causes(store, rejected[:1]), {})
     sweep = rows[0]["sweep"] if rows else None

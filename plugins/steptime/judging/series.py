@@ -7,6 +7,7 @@ because upgrades are the commonest cause of a slowdown; a trend shows these chan
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
@@ -28,6 +29,8 @@ RECENT_RUNS = 20
 COLUMNS = series_columns()
 """The columns of the store that identify a series."""
 
+_values = itemgetter(*COLUMNS)
+
 
 @dataclass(frozen=True)
 class Series:
@@ -41,7 +44,7 @@ class Series:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Return the series that a run belongs to, from its row of the store."""
-        return cls(tuple(row[name] for name in COLUMNS))
+        return cls(_values(row))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

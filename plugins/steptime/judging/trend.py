@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.judging.detection import SeriesState
 from steptime.judging.findings import BY_NAME, Finding
-from steptime.judging.judgements import judge_now
+from steptime.judging.judgements import series_judgements
 from steptime.judging.missing_cells import MissingCell
 from steptime.judging.record_changes import node_changes, setup_changes
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, make_findings, verdict_of_run
@@ -55,12 +55,13 @@ COLUMNS = (
 """The columns of a trend, which has a row for each run."""
 
 
-def trend(store: Store, series: Series) -> list[dict[str, Any]]:
+def trend(store: Store, series: Series, *, limit: int | None = None) -> list[dict[str, Any]]:
     """Return a row for each judged run of a series, oldest first, with the columns `COLUMNS`.
 
-    `low_s` and `high_s` are the limits of a usual run at that time; None if too few runs precede it.
+    `low_s` and `high_s` are the limits of a usual run at that time; None if too few runs precede it. With
+    `limit`, only of its newest runs, at most that many.
     """
-    judged = judge_now(store, series)
+    judged = series_judgements(store, series, limit=limit)[::-1]
     changed = _changes(store, series, [judgement.run for judgement in judged])
     with read_connection(store.url) as connection:
         accepted = judgement_queries.accepted(connection, series.key)
@@ -80,18 +81,20 @@ def sentence(series: Series, rows: Sequence[Mapping[str, Any]], missing: Missing
     return f"{series.full_name}: {verdict_sentence(rows, missing)} {since_sentence(rows)}".rstrip()
 
 
-def verdict_sentence(rows: Sequence[Mapping[str, Any]], missing: MissingCell | None) -> str:
+def verdict_sentence(
+    rows: Sequence[Mapping[str, Any]], missing: MissingCell | None, runs: int | None = None
+) -> str:
     """Sum up the newest verdict of a series and what failed or did not run since, in one sentence.
 
-    `rows` are those of `trend`, oldest first.
+    `rows` are those of `trend`, oldest first; `runs` is the number of all, by default that of `rows`.
     """
     since = f"; since then it {missing.sentence}" if missing else ""
     if not rows:
         return f"no run has a time to be judged by{since.replace('since then it', 'it')}."
-    last, runs = rows[-1], len(rows)
+    last = rows[-1]
     stands = f"{last['run_s']:.4g} s, {describe_verdict(last['verdict'], last['series_state'])}"
     until = f" until {date(last['submitted_at'])}" if missing else ""
-    return f"{stands}{until}, after {counted(runs, 'run')}{since}."
+    return f"{stands}{until}, after {counted(runs or len(rows), 'run')}{since}."
 
 
 def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -137,8 +140,9 @@ def _changes(store: Store, series: Series, runs: Sequence[SeriesRun]) -> dict[st
 
     Records are long, so only those of neighbouring runs with different software or settings are read.
     """
+    since = runs[0].row["submitted_at"] if runs else 0.0
     with read_connection(store.url) as connection:
-        made = judgement_queries.setup_sha256s(connection, series.key)
+        made = judgement_queries.setup_sha256s(connection, series.key, since)
     others = [
         (before.job_name, after.job_name)
         for before, after in pairwise(runs)

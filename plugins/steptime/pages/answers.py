@@ -28,7 +28,7 @@ from steptime.judging.run_findings import (
 )
 from steptime.judging.run_sets import COLUMNS as OF_SETS
 from steptime.judging.run_sets import Measure, compare_sets
-from steptime.judging.series import RECENT_RUNS, Series, all_series, recent_seconds
+from steptime.judging.series import RECENT_RUNS, Series, recent_seconds
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import (
     passes_until_s,
@@ -52,6 +52,8 @@ MayEdit = Callable[[str | None], bool]
 
 _MOST_TRIALS = 20
 """Most DAG runs of trials that are listed: the answer of each is computed."""
+TREND_RUNS = 400
+"""Newest runs of a series that its trend shows at first: more points than a chart is wide enough for."""
 _KNOWN_TOGETHER = 50
 """Most DAG runs that can be chosen to show how they scale."""
 _OF_A_TREND = [column.name for column in TREND if not column.series]
@@ -338,17 +340,18 @@ def _trial_answer(store: Store, together: str) -> TrialAnswer | None:
 
 
 def series(store: Store, among: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return every judged series with its newest run, worst first.
+    """Return every judged series that ran in the last year with its newest run, worst first.
 
     `{"series": [{"label", "job_name", "verdict", "series_state", "direction", "change_percent", …}, …]}`;
     these four are None if the newest run has no time to judge. `among` restricts it to series whose newest
     run has one of these job names.
     """
     wanted = None if among is None else set(among)
-    judgements = newest_judgements(store).items()
+    newest = newest_judgements(store)
+    judgements = [(of, judgement) for of, (_, judgement) in newest.items() if judgement is not None]
     findings = {finding.series: finding for finding in make_findings(store, judgements)}
     listed = []
-    for judged_series, job in all_series(store):
+    for judged_series, (job, _) in newest.items():
         if wanted is None or job in wanted:
             finding = findings.get(judged_series)
             verdict = verdict_of_run(finding)
@@ -363,9 +366,12 @@ def _worst_first(series: Mapping[str, Any]) -> tuple[int, float]:
     return order, -(series["change_percent"] or 0.0)
 
 
-def series_trend(store: Store, judged_series: Series, may_accept: bool) -> dict[str, Any]:
+def series_trend(
+    store: Store, judged_series: Series, may_accept: bool, limit: int | None = TREND_RUNS
+) -> dict[str, Any]:
     """Return a series over time, oldest run first: `{"label", "series", "columns", "rows", …}`.
 
+    - `rows`: of the newest runs, at most `limit`; `runs` is the number of all.
     - `may_accept`: whether the user may accept a new usual time; returned as given.
     - `stands`: the newest verdict in words, with what failed or did not run since; `missing`: whether
       anything failed or did not run.
@@ -374,19 +380,26 @@ def series_trend(store: Store, judged_series: Series, may_accept: bool) -> dict[
       rows.
     - `passes_until_s`: the longest step time that still counts as reaching the published one; None if none is
       published.
-    - `failed`: rejected runs, and jobs that failed without a log (their `job_name` is None), oldest first.
+    - `failed`: rejected runs, and jobs that failed without a log (their `job_name` is None), oldest first;
+      only those since the first of `rows` if there are more runs.
     """
-    rejected = store.results(include_rejected=True, state="rejected", **judged_series.key)
-    failed = [{name: row[name] for name in ("job_name", "submitted_at", "reason")} for row in rejected]
+    points, missing = trend(store, judged_series, limit=limit), find_missing(store, judged_series)
+    runs, since = len(points), None
+    if runs == limit:  # or more
+        runs, since = store.count(**judged_series.key), points[0]["submitted_at"]
+    names = ("job_name", "submitted_at", "reason")
+    failed = store.results(
+        include_rejected=True, state="rejected", since=since, only=names, **judged_series.key
+    )
     failed += [
         {"job_name": None, "submitted_at": job["created_at"], "reason": job["reason"] or job["state"]}
-        for job in list_lost_jobs(store, judged_series)
+        for job in list_lost_jobs(store, judged_series, since)
     ]
-    points, missing = trend(store, judged_series), find_missing(store, judged_series)
     return {
         "label": judged_series.label,
         "series": judged_series.key,
-        "stands": verdict_sentence(points, missing),
+        "runs": runs,
+        "stands": verdict_sentence(points, missing, runs),
         "missing": missing is not None,
         "may_accept": may_accept,
         "since": since_sentence(points),

@@ -28,10 +28,10 @@ from steptime.errors import StoreUnavailable, SystemFailure, UserError, one_line
 from steptime.store.schema import metadata, version
 from steptime.waiting import duration, retrying
 
-REVISION = "0002"
+REVISION = "0003"
 """Revision of the schema. It is raised with each change of the tables."""
 
-_LACKING = ("0001",)
+_LACKING = ("0001", "0002")
 """Older revisions that only lack tables, columns or indexes; a store of any other revision is refused."""
 
 NAMES_AT_ONCE = 500

@@ -70,13 +70,14 @@ def record(connection: Connection, job_name: str) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def setup_sha256s(connection: Connection, key: Key) -> dict[str, str | None]:
-    """Return, by job name, a hash of the software and settings of each run of a series.
+def setup_sha256s(connection: Connection, key: Key, since: float = 0.0) -> dict[str, str | None]:
+    """Return, by job name, a hash of the software and settings of the runs of a series since a Unix time.
 
     None for a run whose record cannot be read. The nodes of a run do not affect its hash.
     """
     in_series = [runs.c[name] == value for name, value in key.items()]
-    query = select(runs.c.job_name, records.c.setup_sha256).join(records).where(*in_series)
+    query = select(runs.c.job_name, records.c.setup_sha256).join(records)
+    query = query.where(*in_series, runs.c.submitted_at >= since)
     return {row.job_name: row.setup_sha256 for row in connection.execute(query)}
 
 
@@ -114,12 +115,13 @@ def rows_with_judgements(store: Store, key: Key, *, limit: int | None = None) ->
         return list(dicts(connection.execute(store.readable(query))))
 
 
-def latest_rows_with_judgements(store: Store, since: float, limit: int) -> list[dict[str, Any]]:
+def latest_rows_with_judgements(store: Store, since: float | None, limit: int) -> list[dict[str, Any]]:
     """Return the newest `limit` valid runs of each series, if submitted since `since` (Unix time).
 
-    They are newest first, in rows as those of `rows_with_judgements`.
+    By default since a year before the newest run of the store. They are newest first, in rows as those of
+    `rows_with_judgements`.
     """
-
+    since = _of_the_last_year() if since is None else since
     with read_connection(store.url) as connection:
         query = _with_judgements().where(runs.c.id.in_(_latest_of_each_series(store, limit, since)))
         return list(dicts(connection.execute(query)))
@@ -135,8 +137,7 @@ def latest_numbers(store: Store, limit: int) -> dict[tuple[Any, ...], list[dict[
     checkpoints = ("checkpoint_blocked_s", "checkpoint_save_s", "checkpoint_load_s")
     numbers = ("steady_step_time_s", "step_time_mean_s", *checkpoints)
     query = select(*(runs.c[name] for name in (*series, *numbers)))
-    since = select(func.max(runs.c.submitted_at) - YEAR_S).scalar_subquery()
-    query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit, since)))
+    query = query.where(runs.c.id.in_(_latest_of_each_series(store, limit, _of_the_last_year())))
     by_series: dict[tuple[Any, ...], list[dict[str, float | None]]] = {}
     with read_connection(store.url) as connection:
         for row in connection.execute(query.order_by(runs.c.submitted_at, runs.c.id)):
@@ -189,6 +190,11 @@ def times_with_baselines(store: Store, since: float, until: float, key: Key) -> 
     query = query.where(*(runs.c[name] == value for name, value in key.items()))
     with read_connection(store.url) as connection:
         return list(dicts(connection.execute(store.readable(query.order_by(runs.c.submitted_at, runs.c.id)))))
+
+
+def _of_the_last_year() -> Any:
+    """Select the Unix time a year before the newest run of the store."""
+    return select(func.max(runs.c.submitted_at) - YEAR_S).scalar_subquery()
 
 
 def newest_of_each(store: Store) -> list[dict[str, Any]]:

@@ -164,9 +164,8 @@ class Store:
         newest = func.max(runs.c.submitted_at).label("submitted_at")
         query = (
             select(*names, newest)
-            .where(*(name.is_not(None) for name in names))
+            .where(runs.c.submitted_at >= since, *(name.is_not(None) for name in names))
             .group_by(*names)
-            .having(newest >= since)
             .order_by(newest.desc())
             .limit(limit)
         )

@@ -62,6 +62,8 @@ runs = Table(
     Column("content_sha256", Text, nullable=False),
     Index(None, "dag_id", "dag_run_id"),
     Index(None, "submitted_at"),
+    # Of one series, and of few others: a trend takes no longer the more runs the store has.
+    Index(None, "cluster", "workload", "size", "gpus", "submitted_at"),
 )
 
 is_result = runs.c.published_at.is_not(None)

@@ -90,8 +90,11 @@ def get_series(store: Readable) -> Response:
     return json_response(answers.series(store))
 
 
-def get_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """Answer with the series of the run `job_name` over time, oldest run first; 422 if it is not judged."""
+def get_trend(store: Readable, may_edit: MayEdit, job_name: str, every: bool = False) -> Response:
+    """Answer with the series of the run `job_name` over time, oldest run first; 422 if it is not judged.
+
+    Its newest runs, or `every` one.
+    """
     row = find_run(store, job_name)
     series = Series.from_row(row)
     if not series.is_judged:
@@ -99,7 +102,8 @@ def get_trend(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
             status_code=422,
             detail=f"runs in mode {series['mode']} are not judged, so there is no trend to show",
         )
-    return json_response(answers.series_trend(store, series, may_edit(row["dag_id"])))
+    limit = None if every else answers.TREND_RUNS
+    return json_response(answers.series_trend(store, series, may_edit(row["dag_id"]), limit))
 
 
 def get_run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:

@@ -57,5 +57,8 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** A count as text, `1,680`. */
+export const grouped = (number) => number.toLocaleString("en-US");
+
 /** `checkpoint_save` as people write it. */
 export const words = (value) => String(value ?? "").replaceAll("_", " ");

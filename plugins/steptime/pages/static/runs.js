@@ -5,7 +5,7 @@ import { capitalised, choices, columnsOf, listing, meaningOf } from "./columns.j
 import { completenessBox, drawCompleteness } from "./completeness.js";
 import { byId, element } from "./dom.js";
 import { frozen } from "./frozen.js";
-import { PERIODS, duration, significant, startOfLast, timestamps, words } from "./format.js";
+import { PERIODS, duration, grouped, significant, startOfLast, timestamps, words } from "./format.js";
 import { readNew, rowsOf } from "./server.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { drawStepTimes } from "./step_times.js";
@@ -47,8 +47,7 @@ const ADDED_TO_VERDICT = {
 
 let [answer, rows, parts, typing, ended] = [null, [], null, null, null];
 
-const count = (number) => number.toLocaleString("en-US");
-const runsOf = (number) => `${count(number)} run${number === 1 ? "" : "s"}`;
+const runsOf = (number) => `${grouped(number)} run${number === 1 ? "" : "s"}`;
 
 function verdict(row) {
   return row.state === "valid" && row.warnings ? "warned" : row.state;
@@ -138,9 +137,9 @@ function explainEmpty() {
 
 function summariseShown() {
   const rejected = rows.filter((row) => row.state === "rejected").length;
-  const of = answer.matching === answer.all ? runsOf(answer.all) : `${count(answer.matching)} of ${runsOf(answer.all)}`;
-  const newest = answer.matching > rows.length ? `; the newest ${count(rows.length)} are shown` : "";
-  const shown = `${of}${rejected ? `, ${count(rejected)} rejected` : ""}${newest}`;
+  const of = answer.matching === answer.all ? runsOf(answer.all) : `${grouped(answer.matching)} of ${runsOf(answer.all)}`;
+  const newest = answer.matching > rows.length ? `; the newest ${grouped(rows.length)} are shown` : "";
+  const shown = `${of}${rejected ? `, ${grouped(rejected)} rejected` : ""}${newest}`;
   const { sentence, completeness, took, goodput, remarks } = answer.comparison ?? { sentence: "", completeness: null, took: "", goodput: "", remarks: [] };
   const judged = rows.some(({ verdict: found }) => found);
   const asCounted = shown === runsOf(answer.all); // what the line below has, too

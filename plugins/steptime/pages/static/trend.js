@@ -1,11 +1,12 @@
 // A series over time: its runs, the usual range at each time, what changed, and the published time.
 import { drawAccept, standsOut } from "./accept.js";
-import { current, go } from "./address.js";
+import { current, go, viewLink } from "./address.js";
 import { timeZone } from "./airflow.js";
 import { colour, draw, figureFor } from "./charts.js";
 import { capitalised, columnsOf } from "./columns.js";
 import { element } from "./dom.js";
-import { DAY_S, significant, timestamps } from "./format.js";
+import { DAY_S, grouped, significant, timestamps } from "./format.js";
+import { frozen } from "./frozen.js";
 import { read, readNew, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
@@ -51,10 +52,10 @@ export function open(box) {
   const charts = element("section", { className: "wide", ariaLabel: "Chart" });
   const listing = element("section", { id: "listing", ariaLabel: "Runs of the series", hidden: true });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.run = row.job_name; } });
-  const [remark, since] = [element("span"), element("span", { id: "since" })];
+  const [remark, since, more] = [element("span"), element("span", { id: "since" }), element("p", { className: "footnote" })];
   const accepting = element("section", { id: "accepting", ariaLabel: "Accept the level" });
-  box.append(form, charts, element("p", { className: "footnote" }, remark, since), accepting, listing);
-  parts = { search, choice, previous, next, beside, charts, listing, remark, since, accepting, drawRows };
+  box.append(form, charts, element("p", { className: "footnote" }, remark, since), more, accepting, listing);
+  parts = { search, choice, previous, next, beside, charts, listing, remark, since, more, accepting, drawRows };
   answer = other = null;
 }
 
@@ -257,7 +258,7 @@ export function redraw() {
   parts.listing.hidden = parts.accepting.hidden = !rows.length;
   if (!rows.length) {
     parts.charts.replaceChildren();
-    [parts.remark.textContent, parts.since.textContent] = ["", ""];
+    [parts.remark.textContent, parts.since.textContent, parts.more.textContent] = ["", "", ""];
     summarise(element("strong", {}, answer.label));
     announce(element("p", {}, capitalised(answer.stands)));
     return;
@@ -266,6 +267,7 @@ export function redraw() {
   const newest = rows.at(-1);
   summarise(element("strong", {}, `${answer.label}: ${answer.stands}`));
   parts.since.textContent = ` ${answer.since}`;
+  parts.more.replaceChildren(...(answer.runs > rows.length ? [`Shown are the newest ${grouped(rows.length)} of ${grouped(answer.runs)} runs. `, frozen ? "" : viewLink({ view: "trend", series: newest.job_name, every: "true" }, "Show all")] : []));
   drawAccept(parts.accepting, newest, answer.may_accept && standsOut(newest), () => attempt(show));
   const name = nameOf({ ...answer.series, label: answer.label });
   if (other) drawOverlay(rows, name);
@@ -279,7 +281,8 @@ export async function show() {
   const wanted = current().get("series") ?? known[0]?.job_name;
   if (wanted) {
     const beside = current().get("beside");
-    const trendOf = (before, job) => readNew(before, `api/trend/${encodeURIComponent(job)}`);
+    const every = current().get("every") === "true" ? "?every=true" : "";
+    const trendOf = (before, job) => readNew(before, `api/trend/${encodeURIComponent(job)}${every}`);
     const [found, laid] = await Promise.all([trendOf(answer, wanted), beside && beside !== wanted ? trendOf(other, beside) : null]);
     if (found === answer && laid === other) return;
     [answer, other] = [found, laid];
