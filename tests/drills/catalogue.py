@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from drills import faults, points
 from drills.points import Point
-from drills.site import IMPATIENT, SWEEP_DAG
+from drills.site import IMPATIENT, SWEEP_DAG, TRAINING_DAG, TRIAL_DAG
 
 if TYPE_CHECKING:
     from drills.scene import Scene
@@ -36,7 +37,7 @@ class Drill:
     lasts_s: tuple[float, float] = (0.5, 5.0)
     bears_more: bool = False
     """Whether the outcome stays the same if a second fault strikes before the first is mended."""
-    dag_id: str = "steptime_llama3.1-25.04"
+    dag_id: str = TRAINING_DAG
     params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -273,6 +274,28 @@ _KILLED = (
         ways=_COMMANDS,
     ),
 )
+_OF_TRIAL = partial(
+    Drill,
+    permitted=MappingProxyType({"valid": (4,)}),  # two variants in two rounds
+    bears_more=True,
+    dag_id=TRIAL_DAG,
+    params=MappingProxyType({"trial": "drilled"}),
+)
+_TRIALS = (
+    _OF_TRIAL("worker of a trial killed", (points.IN_SECOND_ROUND,), faults.kill_worker, ways=_WORKER),
+    _OF_TRIAL(
+        "triggerer of a trial killed",
+        (points.TRAINING, points.IN_SECOND_ROUND),
+        faults.end_triggerer,
+        ways=_SIGNALS,
+    ),
+    _OF_TRIAL(
+        "scheduler of a trial killed",
+        (points.IN_SECOND_ROUND, points.TRAINING),
+        faults.end_scheduler,
+        ways=_SIGNALS,
+    ),
+)
 # The others have several outcomes, or end the run at once, so that a second fault would affect nothing.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
 _ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SSH, *_SLURM, *_FILES, *_ADMINISTRATORS)
@@ -285,5 +308,8 @@ ALSO = MappingProxyType(
 )
 DRILLS = MappingProxyType({drill.name: drill for drill in _ALL})
 SERVICE_DRILLS = MappingProxyType({drill.name: drill for drill in _KILLED})
+TRIAL_DRILLS = MappingProxyType({drill.name: drill for drill in _TRIALS})
 SERVICE_ALSO = MappingProxyType({"the api-server killed": faults.kill_api_server_once, **ALSO})
-POINTS = MappingProxyType({point.name: point for drill in (*_ALL, *_KILLED) for point in drill.points})
+POINTS = MappingProxyType(
+    {point.name: point for drill in (*_ALL, *_KILLED, *_TRIALS) for point in drill.points}
+)

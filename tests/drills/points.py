@@ -28,6 +28,8 @@ class Point:
     reached: Callable[["Scene"], bool]
     go_on: Act
     """Lets the run go on from this moment."""
+    cell: int = 0
+    """The map index of that task."""
 
 
 def _nothing(scene: "Scene") -> None: ...
@@ -37,6 +39,13 @@ def _gate_before_sbatch(scene: "Scene") -> None:
     gate = scene.site.gate("sbatch")
     gate.close()
     scene.wrap("sbatch", f'{gate.wait}; exec $real "$@"')
+
+
+def _gate_before_third_sbatch(scene: "Scene") -> None:
+    gate = scene.site.gate("sbatch")
+    gate.close()
+    first = f'for turn in 1 2; do mkdir "{gate.folder}/turn$turn" 2>/dev/null && exec $real "$@"; done'
+    scene.wrap("sbatch", f'{first}; {gate.wait}; exec $real "$@"')
 
 
 def _gate_after_sbatch(scene: "Scene") -> None:
@@ -151,6 +160,14 @@ BEFORE_SBATCH = Point(
     _gate_before_sbatch,
     lambda scene: scene.site.gate("sbatch").arrived > 0,
     _open_sbatch,
+)
+IN_SECOND_ROUND = Point(
+    "before sbatch of the second round of a trial of two",
+    SUBMIT,
+    _gate_before_third_sbatch,
+    lambda scene: scene.site.gate("sbatch").arrived > 0,
+    _open_sbatch,
+    cell=2,
 )
 AFTER_SBATCH = Point(
     "between sbatch and its reply",

@@ -10,7 +10,7 @@ import psutil
 from end_to_end.driving import wait_until
 
 from drills.schedule import Schedule
-from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
+from drills.site import CLUSTER, TRAINING_DAG, Gate, Site
 from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, JobRecord, read_squeue
 from steptime.service.rest import DagRun, TaskInstance
 
@@ -58,18 +58,13 @@ class Scene:
         """Return the params of the DAG: by default one run on one rank."""
         environment = {"STAND_IN_STEP_S": str(self.schedule.step_s), **self.training.environment}
         params = {"gpus": "1", "checkpoint": False, "cluster": CLUSTER, "environment": environment}
-        return {**({} if self.is_sweep else params), **self.drill.params}
+        return {**(params if self.drill.dag_id == TRAINING_DAG else {}), **self.drill.params}
 
     def start_run(self) -> None:
         """Trigger the DAG."""
         self.site.require_dags()
         self.runs.append(self.site.airflow.client.trigger(self.drill.dag_id, self.params))
         self.note(f"triggered {self.runs[-1].dag_run_id}")
-
-    @property
-    def is_sweep(self) -> bool:
-        """Return whether the DAG runs are sweeps."""
-        return self.drill.dag_id == SWEEP_DAG
 
     @property
     def cells(self) -> range:
@@ -114,11 +109,11 @@ class Scene:
         return wait_until("a job in the queue", look, 300)
 
     def worker(self, task_id: str) -> list[psutil.Process]:
-        """Return the executor's process that works on a task, then the processes below it."""
+        """Return the executor's process that works on a task of the point's cell, then those below it."""
 
         def look() -> list[psutil.Process]:
             with suppress(psutil.NoSuchProcess):
-                found = self.site.airflow.worker_of(self.run, self.known_task(task_id))
+                found = self.site.airflow.worker_of(self.run, self.known_task(task_id, self.point.cell))
                 if len(found) > 1:  # the worker, and the process of the task
                     return found
             return []

@@ -4,11 +4,13 @@ import itertools
 import os
 import random
 
-from drills.catalogue import ALSO, DRILLS, SERVICE_ALSO, SERVICE_DRILLS
+from drills.catalogue import ALSO, DRILLS, SERVICE_ALSO, SERVICE_DRILLS, TRIAL_DRILLS
 from drills.schedule import Schedule
 
-FIRST_OF_SERVICE = 10_000
-"""Seeds from here on draw from the drills that kill Airflow as a whole, so lower seeds keep their meaning."""
+FAMILY = 10_000
+"""Each family of drills has so many seeds, so that new ones leave the meaning of the others' seeds."""
+FAMILIES = ((DRILLS, ALSO), (SERVICE_DRILLS, SERVICE_ALSO), (TRIAL_DRILLS, ALSO))
+"""Drills and second faults: of one run, with Airflow as a whole killed, and of trials."""
 
 
 def draw(seed: int) -> Schedule:
@@ -17,9 +19,9 @@ def draw(seed: int) -> Schedule:
     Consecutive seeds go through all drills, then through the points and ways of each and through the second
     faults, so that none is left out by chance.
     """
-    of_service = seed >= FIRST_OF_SERVICE
-    drills, second_faults = (SERVICE_DRILLS, SERVICE_ALSO) if of_service else (DRILLS, ALSO)
-    turn, number = divmod(seed % FIRST_OF_SERVICE, len(drills))
+    drills, second_faults = FAMILIES[seed // FAMILY]
+    of_service = drills is SERVICE_DRILLS
+    turn, number = divmod(seed % FAMILY, len(drills))
     drill = tuple(drills.values())[number]
     turns = list(itertools.product(drill.points, drill.ways))
     random.Random(drill.name).shuffle(turns)  # noqa: S311 (a schedule is no secret)

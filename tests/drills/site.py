@@ -50,6 +50,12 @@ from steptime.airflow.sweep.dag import sweep_dag
 
 dag = sweep_dag("{SWEEP_DAG}", sweep="drilled")
 """
+TRIAL_DAG = "drilled_trial"
+TRIAL = f"""
+from steptime.airflow.sweep.trial_dag import trial_dag
+
+dag = trial_dag("{TRIAL_DAG}")
+"""
 _DISK_BYTES = 16 << 20
 _DAGS_WITHIN_S = 900
 
@@ -190,7 +196,7 @@ class Site:
 
     def require_dags(self) -> None:
         """Wait until the DAGs of drills can be triggered, which is later than when they are listed."""
-        for dag_id in (TRAINING_DAG, SWEEP_DAG):
+        for dag_id in (TRAINING_DAG, SWEEP_DAG, TRIAL_DAG):
             wait_until(f"the DAG {dag_id}", partial(self._has_dag, dag_id), _DAGS_WITHIN_S)
 
     def _has_dag(self, dag_id: str) -> bool:
@@ -240,7 +246,7 @@ class Site:
 
 
 def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> None:
-    """Write the shipped config, with the mini Slurm polled every second and a sweep of one run."""
+    """Write the shipped config, with the mini Slurm polled every second, a sweep of one run, and a trial."""
     shipped = settings.shipped("config")
     for path in shipped.rglob("*.yaml"):
         copy = folder / path.relative_to(shipped)
@@ -259,6 +265,15 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
         "runs": [{"workload": "llama3.1", "size": "tiny", "gpus": "1", "environment": environment}],
     }
     (folder / "sweeps" / "drilled.yaml").write_text(yaml.safe_dump(sweep))
+    trial = {
+        "name": "drilled",
+        "cluster": CLUSTER,
+        "gpu_hours_max": 10,
+        "run": {"workload": "llama3.1", "size": "tiny", "gpus": 1, "environment": environment},
+        "variants": {"a": {}, "b": {}},
+        "rounds_max": 2,
+    }
+    (folder / "trials" / "drilled.yaml").write_text(yaml.safe_dump(trial))
 
 
 @contextmanager
@@ -308,6 +323,7 @@ def _drilled_airflow(
     dags.mkdir()
     (dags / "workloads.py").write_text(DAGS)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
+    (dags / f"{TRIAL_DAG}.py").write_text(TRIAL)
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
     _keep(home, login.login())
     # A port of its own: another Airflow could take one near the default while this one is down.

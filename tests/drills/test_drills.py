@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from end_to_end.driving import wait_until
 
-from drills.catalogue import DRILLS, POINTS, SERVICE_ALSO, SERVICE_DRILLS
+from drills.catalogue import DRILLS, POINTS, SERVICE_ALSO, SERVICE_DRILLS, TRIAL_DRILLS
 from drills.evidence import Evidence, collect
 from drills.oracle import check, outcomes
 from drills.scene import Scene
@@ -41,7 +41,7 @@ def _mended(site: Site) -> Iterator[None]:
 @pytest.mark.parametrize("seed", seeds(IN_TEST_ALL))
 def test_a_drill(site: Site, seed: int, record_property: Callable[[str, object], None]) -> None:
     schedule = draw(seed)
-    drill = (DRILLS | SERVICE_DRILLS)[schedule.drill]
+    drill = (DRILLS | SERVICE_DRILLS | TRIAL_DRILLS)[schedule.drill]
     scene = Scene(site, schedule, drill, POINTS[schedule.point])
     began = time.monotonic()
     found: Evidence | None = None
