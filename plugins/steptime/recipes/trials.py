@@ -236,8 +236,8 @@ def plan_trial(
         raise BrokenFiles.from_sentences(list(_refusals(trial.name, refused, len(cells) + len(refused))))
     if len(cells) > MOST_VARIANTS:
         raise UserError(
-            f"trial '{trial.name}' compares {len(cells)} variants, more than {MOST_VARIANTS}: shorten its "
-            "lists, or make two trials."
+            f"trial '{trial.name}' compares {len(cells)} variants, more than {MOST_VARIANTS}, for which its "
+            "error rates are known: shorten its lists, or make two trials."
         )
     in_round = sum(cell.gpu_hours_max for cell in cells.values())
     if LEAST_ROUNDS * in_round > trial.gpu_hours_max:
