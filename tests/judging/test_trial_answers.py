@@ -170,7 +170,7 @@ def test_a_trial_without_results_is_named(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
-    with pytest.raises(UserError, match="no run of the trial 'x' has a result yet"):
-        newest_trial(store, "x")
+    with pytest.raises(UserError, match="no run of the trial 'example-micro-batch' has a result yet"):
+        newest_trial(store, "example-micro-batch")
     assert steptime("trial", "show", "x") == 1
-    assert "Traceback" not in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("steptime: unknown trial 'x'. Valid are: example-micro-batch")

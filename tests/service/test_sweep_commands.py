@@ -140,7 +140,9 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
     capsys.readouterr()
 
     assert steptime("sweep again sweep a·tiny·fp32·3") == 1
-    assert "unknown cell 'a·tiny·fp32·3': did you mean 'a·tiny·fp32·" in capsys.readouterr().err
+    assert "unknown cell 'a·tiny·fp32·3': did you mean 'a·tiny·fp32·" in (told := capsys.readouterr().err)
+    assert "Valid are: a·tiny·fp32·1, a·tiny·fp32·2·checkpoint save, " in told, "in the order of the grid"
+    assert "None" not in told
     listed[2]["state"] = "deferred"
     assert steptime(f"sweep again sweep {cells[0]}") == 1
     assert "performance.wait [a·tiny·fp32·1] is deferred: wait for its end" in capsys.readouterr().err

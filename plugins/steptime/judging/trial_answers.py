@@ -5,13 +5,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from steptime.errors import UserError, one_line
+from steptime.errors import UserError, one_line, unknown_value
 from steptime.judging.judgements import read_judgement
 from steptime.judging.missing_cells import rejection_causes
 from steptime.judging.series import Series, series_runs
 from steptime.judging.trials import Observation, TrialState, VariantState, decide
 from steptime.recipes.models import Run, TrialPosition, TrialRules
 from steptime.recipes.notation import format_hours
+from steptime.recipes.trials import list_trials
 from steptime.store.columns import BY_NAME, Column
 from steptime.store.ledger import LedgerJob, jobs_of
 from steptime.store.run_queries import Store
@@ -161,9 +162,11 @@ def read_answer(store: Store, dag_id: str, dag_run_id: str) -> TrialAnswer | Non
 def newest_trial(store: Store, trial: str) -> tuple[str, str]:
     """Return the id of the DAG and the run id of a trial's newest DAG run that has a result.
 
-    Raises UserError if no run of the trial has a result yet.
+    Raises UserError if no run of the trial has a result yet, or there is no such trial.
     """
     newest = store.results(trial=trial, include_rejected=True, limit=1)
+    if not newest and trial not in list_trials():
+        raise unknown_value("trial", trial, list_trials())
     if not newest or newest[0]["dag_id"] is None or newest[0]["dag_run_id"] is None:
         raise UserError(
             f"no run of the trial '{one_line(trial)}' has a result yet: 'steptime trial run' starts it, and "
