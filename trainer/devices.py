@@ -13,7 +13,7 @@ from trainer.ending import Ending
 from trainer.errors import TrainerError
 from trainer.launch import Launch
 from trainer.progress import peak_resident_bytes
-from trainer.spec import NUMBER_FORMATS, Recipe
+from trainer.spec import CPU_FORMATS, GPU_FORMATS, Recipe
 
 
 @contextlib.contextmanager
@@ -66,10 +66,11 @@ def peak_memory_bytes(device: str) -> int:
 
 def check_device_trains(recipe: Recipe, device: str) -> None:
     """Raise TrainerError if the trainer does not support the recipe's dtype or parallelism on the device."""
-    if recipe.dtype not in NUMBER_FORMATS[device]:
+    formats = CPU_FORMATS if device == "cpu" else GPU_FORMATS[recipe.backend]
+    if recipe.dtype not in formats:
         raise TrainerError(
             f"this trainer cannot train dtype '{recipe.dtype}' on {device}; "
-            f"choose one of: {', '.join(NUMBER_FORMATS[device])}."
+            f"choose one of: {', '.join(formats)}."
         )
     if device == "cpu" and recipe.parallelism.context > 1:
         raise TrainerError(

@@ -14,12 +14,20 @@ GPT = "gpt"
 """The architecture of any model for which NeMo has a config class."""
 VOCABULARY_BLOCK = 128
 """NeMo's make_vocab_size_divisible_by."""
-NUMBER_FORMATS = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
-"""Number formats that the trainer supports, by device."""
-FP8_RECIPES = ("delayed", "current")
-"""Transformer Engine's FP8 scaling recipes that the trainer supports."""
 NEMO, BRIDGE = "nemo", "megatron_bridge"
 """The trainer's backends: NeMo 2 (`nemo.collections.llm`) and Megatron-Bridge."""
+CPU_FORMATS = ("fp32",)
+"""Number formats that the trainer supports on the CPU."""
+GPU_FORMATS = {
+    NEMO: ("fp32", "bf16", "fp8"),
+    BRIDGE: ("fp32", "bf16", "fp8", "fp8_cs", "fp8_ss", "fp8_mx", "nvfp4"),
+}
+"""Number formats that the trainer supports on GPUs, by backend."""
+FP8_RECIPES = {
+    NEMO: ("delayed", "current"),
+    BRIDGE: ("delayed", "current", "blockwise", "mxfp8", "nvfp4"),
+}
+"""Transformer Engine's scaling recipes for FP8 and NVFP4 that the trainer supports, by backend."""
 NEMO_1_IMAGES = ("nemo:24.09",)
 """Images with NeMo 1, by name and tag, in any registry."""
 
@@ -222,11 +230,31 @@ class Settings:
 
     fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8", "nvfp4"] | None = None
     """How Transformer Engine scales tensors to FP8: from earlier steps, from the tensor itself, by blocks, or
-    as in the formats MXFP8 and NVFP4. The trainer supports those in `FP8_RECIPES`."""
+    as in the formats MXFP8 and NVFP4. Each backend supports those in `FP8_RECIPES`."""
     first_last_layers_bf16: bool = False
     """Whether the first and last layers stay in bf16, with `fp8_recipe: current`."""
     cuda_graphs: bool = False
     """Whether steps are recorded as CUDA graphs."""
+    cuda_graph_impl: Literal["local", "transformer_engine"] = "local"
+    """With `cuda_graphs`, who records them: Megatron-Core or Transformer Engine."""
+    cuda_graph_scope: tuple[str, ...] | None = None
+    """With `cuda_graphs`, what is recorded: `full_iteration`, or parts of a layer such as `attn`, `mlp` and
+    `moe_router`; None for whole layers."""
+    recompute_granularity: Literal["full", "selective"] | None = None
+    """What is computed again in the backward pass: whole layers, or some of their parts."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    """With `full`, which layers: groups of equal size, or the first ones of a stage."""
+    recompute_num_layers: Positive | None = None
+    """Number of layers in a group, or of first layers of a stage."""
+    recompute_modules: tuple[str, ...] | None = None
+    """With `selective`, parts of a layer: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
+    use_megatron_fsdp: bool = False
+    """Whether weights, gradients and optimizer states are sharded over data-parallel ranks by Megatron's FSDP
+   ."""
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
+    """Whose kernels send tokens to the ranks of their experts; None for NCCL's all-to-all."""
+    overlap_moe_expert_parallel_comm: bool = False
+    """Whether sending tokens overlaps with the computation of another micro batch."""
     cross_entropy_fusion_impl: Literal["native", "te"] = "native"
     """Whose kernel fuses the loss: that of torch.compile or of Transformer Engine."""
     use_precision_aware_optimizer: bool = False
@@ -261,6 +289,14 @@ class Settings:
     """Steps between two garbage collections by NeMo's callback, all ranks at once; None for Python's own."""
     gpu_samples: bool = False
     """Whether a process beside the ranks samples the GPUs of each node."""
+
+
+BRIDGE_SETTINGS = (
+    *("cuda_graph_impl", "cuda_graph_scope", "use_megatron_fsdp"),
+    *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
+    *("moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm"),
+)
+"""Settings that only the backend of Megatron-Bridge knows."""
 
 
 @dataclass(frozen=True)
@@ -338,6 +374,12 @@ def check_trainable(run: PlannedRun) -> None:
         )
     if recipe.backend == BRIDGE:
         _check_bridge(run)
+    elif given := [
+        name for name in BRIDGE_SETTINGS if getattr(run.settings, name) != getattr(Settings, name)
+    ]:
+        raise ValueError(
+            f"the backend {NEMO} has no {given[0]}: leave it out, or choose the backend {BRIDGE}."
+        )
     elif shape.architecture == GPT and shape.nemo is None:
         raise ValueError(
             "its model does not name the NeMo config class to build it from: set nemo for this model "
@@ -368,16 +410,26 @@ def _check_bridge(run: PlannedRun) -> None:
         "mtp_num_layers": shape.mtp_num_layers is not None,
         "gated_linear_unit: false": shape.gated_linear_unit is False,
         "step_log: bar": run.recipe.step_log == "bar",
-        "cuda_graphs": settings.cuda_graphs,
-        "tp_comm_overlap_cfg": settings.tp_comm_overlap_cfg is not None,
-        "first_last_layers_bf16": settings.first_last_layers_bf16,
-        "cross_entropy_fusion_impl: te": settings.cross_entropy_fusion_impl == "te",
     }
     for name, given in lacking.items():
         if given:
             raise ValueError(
                 f"the backend {BRIDGE} has no {name}: leave it out, or choose the backend {NEMO}."
             )
+    for name in ("moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm"):
+        if getattr(settings, name) and shape.moe is None:
+            raise ValueError(f"{name} is for mixtures of experts, and this model is none: leave it out.")
+    if not settings.use_megatron_fsdp:
+        return
+    excluded = {  # as in upstream's scripts and in the checks of Megatron-Bridge 0.3.1
+        "average_in_collective": settings.average_in_collective,
+        "defer_embedding_wgrad_compute": settings.defer_embedding_wgrad_compute,
+        "use_precision_aware_optimizer": settings.use_precision_aware_optimizer,
+        f"mode: {run.mode}": run.mode in ("checkpoint_save", "checkpoint_load"),
+    }
+    for name, given in excluded.items():
+        if given:
+            raise ValueError(f"use_megatron_fsdp does not go with {name}: leave one of them out.")
 
 
 def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
@@ -406,11 +458,12 @@ def _check_settings(run: PlannedRun) -> None:
             raise ValueError(f"{name} is for GPUs, and the plan is for the CPU: plan the run without it.")
     if run.settings.tp_comm_overlap and recipe.parallelism.tensor == 1:
         raise ValueError("tp_comm_overlap needs tensor parallelism, and the plan has none.")
-    fp8_recipe = run.settings.fp8_recipe
-    if fp8_recipe not in ((None,) if recipe.dtype != "fp8" else FP8_RECIPES):
+    fp8_recipe, supported = run.settings.fp8_recipe, FP8_RECIPES[recipe.backend]
+    scaled = recipe.dtype.startswith(("fp8", "nvfp4"))
+    if fp8_recipe not in (supported if scaled else (None,)):
         raise ValueError(
             f"dtype '{recipe.dtype}' with fp8_recipe {fp8_recipe!r}: fp8 needs one of "
-            f"{', '.join(FP8_RECIPES)}, and no other dtype takes one."
+            f"{', '.join(supported)}, and no other dtype takes one."
         )
 
 

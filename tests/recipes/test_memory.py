@@ -30,6 +30,20 @@ def test_what_cannot_fit_is_refused_unless_insisted_upon(impossible: dict[str, A
     assert insisted.tuning
 
 
+def test_sharded_weights_fit_where_whole_ones_do_not(impossible: dict[str, Any]) -> None:
+    run = planned(**impossible, ignore_memory=True)
+    whole, sharded = (
+        estimate_memory(run.recipe, run.performance.trainer.model_copy(update={"use_megatron_fsdp": shards}))
+        for shards in (False, True)
+    )
+    assert whole is not None
+    assert sharded is not None
+    copies = run.recipe.parallelism.data * run.recipe.parallelism.context
+    bytes_of_405b = sharded.states_gb * copies / 405.9
+    assert 12 < bytes_of_405b < 19  # weights, gradients and optimizer states of a parameter, all once
+    assert whole.states_gb > 100 * sharded.states_gb
+
+
 def test_no_published_step_time_is_the_expected_cost_of_a_tuned_run(impossible: dict[str, Any]) -> None:
     as_published = planned(**{**impossible, "tensor_parallel": None, "pipeline_parallel": None})
     tuned = planned(**impossible, ignore_memory=True)

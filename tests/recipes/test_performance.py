@@ -124,6 +124,9 @@ SETTINGS: list[tuple[str, dict[str, Any], *tuple[str, ...]]] = [
     ),
     ("bf16", {"tp_comm_overlap": True, **CALLBACK}, "tp_comm_overlap needs tensor parallelism"),
     ("bf16", {"tp_comm_overlap_cfg": "userbuffers_x"}, "tp_comm_overlap_cfg is for tp_comm_overlap"),
+    ("bf16", {"cuda_graph_scope": ["attn"]}, "cuda_graph_scope is for cuda_graphs"),
+    ("bf16", {"cuda_graph_impl": "transformer_engine"}, "cuda_graph_impl is for cuda_graphs"),
+    ("bf16", {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ["attn"], "cuda_graphs": True}),
     ("bf16", {"overlap_param_gather_with_optimizer_step": True, **CALLBACK}),
     (
         *("bf16", {"overlap_param_gather_with_optimizer_step": True}),

@@ -6,6 +6,7 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.models import (
+    Mode,
     ModelShape,
     MoeShape,
     NemoConfig,
@@ -17,7 +18,7 @@ from steptime.recipes.models import (
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.checking import require_trainable
 
-FORMATS = "the trainer has fp32, bf16, fp8, FP8 with delayed or current scaling, and not"
+FORMATS = "with the backend nemo it has fp32, bf16, fp8, FP8 with delayed or current scaling, and not"
 
 
 def _as_gpt(shape: ModelShape) -> ModelShape:
@@ -30,6 +31,12 @@ def _mixture_on_cpu(recipe: Recipe) -> Recipe:
         update={"moe": experts, "nemo": NemoConfig(config="MixtralConfig")}
     )
     return recipe.model_copy(update={"model": model, "gpu_type": "cpu"})
+
+
+def _on_bridge(run: Run, **settings: Any) -> dict[str, Any]:
+    """Return what makes a run one of Megatron-Bridge with these settings."""
+    recipe = run.recipe.model_copy(update={"backend": "megatron_bridge", "model": _as_gpt(run.recipe.model)})
+    return {"recipe": recipe, "performance": Performance(trainer=TrainerSettings(**settings))}
 
 
 UNTRAINABLE = {
@@ -59,7 +66,19 @@ UNTRAINABLE = {
     ),
     "recomputation": (
         lambda run: {"performance": Performance(trainer=TrainerSettings(recompute_granularity="selective"))},
-        "the trainer recomputes nothing: leave recompute_granularity out.",
+        "the backend nemo has no recompute_granularity: leave it out, or choose the backend megatron_bridge.",
+    ),
+    "a dispatcher without experts": (
+        lambda run: _on_bridge(run, moe_flex_dispatcher_backend="deepep"),
+        "moe_flex_dispatcher_backend is for mixtures of experts, and this model is none: leave it out.",
+    ),
+    "FSDP with a setting of its own kind": (
+        lambda run: _on_bridge(run, use_megatron_fsdp=True, average_in_collective=True),
+        "use_megatron_fsdp does not go with average_in_collective: leave one of them out.",
+    ),
+    "FSDP with a checkpoint": (
+        lambda run: _on_bridge(run, use_megatron_fsdp=True) | {"mode": Mode.CHECKPOINT_SAVE},
+        "use_megatron_fsdp does not go with mode: checkpoint_save: leave one of them out.",
     ),
 }
 """By kind: what is changed in a run, and why that cannot be trained."""

@@ -10,7 +10,7 @@ from megatron.core.activations import squared_relu
 
 from trainer import devices
 from trainer.cpu.cpu_layers import hybrid_stack, mixture_layers, without_kernels
-from trainer.spec import HybridShape, ModelShape, PlannedRun
+from trainer.spec import HybridShape, ModelShape, PlannedRun, Settings
 
 LLAMA_31 = {
     "rotary_base": 500_000,
@@ -25,6 +25,20 @@ SIZES = (
 )
 """Fields of the shape with the same name in Megatron-Bridge."""
 
+FUSED = {
+    "apply_rope_fusion": True,
+    "bias_activation_fusion": True,
+    "bias_dropout_fusion": True,
+    "persist_layer_norm": True,
+}
+"""Kernels on GPUs that the class leaves off, and upstream's models of this kind switch on."""
+EXPERTS_ON_GPUS = {
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": True,
+    "moe_router_force_load_balancing": True,
+}
+"""The same of mixtures of experts. Tokens go to all experts equally, as in upstream's benchmarks."""
+
 
 def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | MambaModelProvider:
     """Return Megatron-Bridge's description of the planned model, for `cpu` or `cuda`."""
@@ -32,11 +46,13 @@ def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | MambaMode
     options = {name: getattr(shape, name) for name in SIZES} | _parallelism(run, device)
     options["share_embeddings_and_output_weights"] = bool(shape.share_embeddings_and_output_weights)
     if shape.hybrid is not None:
-        return _hybrid(shape.hybrid, device, options)
-    return _transformer(shape, device, options)
+        return _hybrid(shape.hybrid, run.settings, device, options)
+    return _transformer(shape, run.settings, device, options)
 
 
-def _transformer(shape: ModelShape, device: str, options: dict[str, Any]) -> GPTModelProvider:
+def _transformer(
+    shape: ModelShape, settings: Settings, device: str, options: dict[str, Any]
+) -> GPTModelProvider:
     """Return a model with RMSNorm, SwiGLU and rotary embeddings, dense or a mixture of experts."""
     if shape.architecture == "llama":
         options |= LLAMA_31
@@ -44,10 +60,12 @@ def _transformer(shape: ModelShape, device: str, options: dict[str, Any]) -> GPT
         experts = asdict(shape.moe)
         del experts["num_dense_layers"]
         options |= {**experts, "moe_layer_freq": list(shape.moe.expert_layers(shape.num_layers))}
-        options |= {"moe_token_dispatcher_type": "alltoall"}
+        options |= _dispatcher(settings.moe_flex_dispatcher_backend)
     if device == "cpu":
         options |= devices.model_options(device) | without_kernels(GPTModelProvider)
         options["transformer_layer_spec"] = mixture_layers
+    else:
+        options |= _kernels(settings) | FUSED | (EXPERTS_ON_GPUS if shape.moe is not None else {})
     return GPTModelProvider(
         normalization="RMSNorm",
         layernorm_epsilon=1e-5,
@@ -62,11 +80,15 @@ def _transformer(shape: ModelShape, device: str, options: dict[str, Any]) -> GPT
     )
 
 
-def _hybrid(hybrid: HybridShape, device: str, options: dict[str, Any]) -> MambaModelProvider:
+def _hybrid(
+    hybrid: HybridShape, settings: Settings, device: str, options: dict[str, Any]
+) -> MambaModelProvider:
     """Return a model with Mamba, attention and squared-ReLU MLP layers, without position embeddings."""
     if device == "cpu":
         options |= devices.model_options(device) | without_kernels(MambaModelProvider)
         options["mamba_stack_spec"] = hybrid_stack(hybrid.chunk_size)
+    else:
+        options |= _kernels(settings) | {"persist_layer_norm": True}
     return MambaModelProvider(
         activation_func=squared_relu,
         is_hybrid_model=True,
@@ -77,6 +99,37 @@ def _hybrid(hybrid: HybridShape, device: str, options: dict[str, Any]) -> MambaM
         mamba_state_dim=hybrid.mamba_state_dim,
         **{**options, "kv_channels": hybrid.attention_head_dim},
     )
+
+
+def _kernels(settings: Settings) -> dict[str, Any]:
+    """Return the fields of a model for CUDA graphs, recomputation and the fused loss on GPUs."""
+    options: dict[str, Any] = {"cross_entropy_fusion_impl": settings.cross_entropy_fusion_impl}
+    if settings.cuda_graphs:
+        options |= {"cuda_graph_impl": settings.cuda_graph_impl, "use_te_rng_tracker": True}
+        if settings.cuda_graph_scope is not None:
+            options["cuda_graph_scope"] = list(settings.cuda_graph_scope)
+    if settings.recompute_granularity is not None:
+        modules = settings.recompute_modules
+        options |= {
+            "recompute_granularity": settings.recompute_granularity,
+            "recompute_method": settings.recompute_method,
+            "recompute_num_layers": settings.recompute_num_layers,
+            "recompute_modules": None if modules is None else list(modules),
+        }
+    if settings.use_megatron_fsdp:
+        options["init_model_with_meta_device"] = True
+    return options
+
+
+def _dispatcher(backend: str | None) -> dict[str, Any]:
+    """Return how tokens reach the ranks of their experts: by NCCL's all-to-all without a backend."""
+    if backend is None:
+        return {"moe_token_dispatcher_type": "alltoall"}
+    return {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": backend,
+        "moe_shared_expert_overlap": False,
+    }
 
 
 def _parallelism(run: PlannedRun, device: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from megatron.bridge.training import comm_overlap
 from megatron.bridge.training.callbacks import Callback, CallbackContext
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import (
@@ -21,6 +22,7 @@ from megatron.bridge.training.config import (
     TrainingConfig,
 )
 from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig, get_mixed_precision_config
 from megatron.bridge.training.pretrain import pretrain
 from megatron.core.utils import unwrap_model
 from torch import nn
@@ -32,19 +34,29 @@ from trainer.bridge.model_providers import model_provider
 from trainer.bridge.on_cpu import cpu_patches
 from trainer.callbacks import Records, common_callbacks
 from trainer.ending import Ending
+from trainer.errors import TrainerError
 from trainer.launch import Launch
 from trainer.loop import Loop, LoopCallback
 from trainer.progress import CheckpointTransfer
 from trainer.run import Folders
-from trainer.spec import PlannedRun
+from trainer.spec import PlannedRun, Settings
 from trainer.versions import has_option
 
 PRECISIONS = {
-    ("bf16", None): "bf16_mixed",
-    ("fp8", "delayed"): "bf16_with_fp8_delayed_scaling_mixed",
-    ("fp8", "current"): "bf16_with_fp8_current_scaling_mixed",
+    None: "bf16_mixed",
+    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "current": "bf16_with_fp8_current_scaling_mixed",
+    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
 }
-"""Megatron-Bridge's name of each number format and FP8 recipe; fp32 has none."""
+"""Megatron-Bridge's name of each FP8 recipe, and of bf16 without one."""
+FSDP = {
+    "use_megatron_fsdp": True,
+    "data_parallel_sharding_strategy": "optim_grads_params",
+    "keep_fp8_transpose_cache": False,
+}
+"""Megatron's FSDP as in upstream's performance scripts (scripts/performance/utils/overrides.py)."""
 WEIGHTS_PREFIX = "module."
 """Prefix of names of weights with NeMo: initial weights are drawn from the names, equally in both."""
 
@@ -117,6 +129,7 @@ def configuration(run: PlannedRun, folders: Folders, device: str) -> ConfigConta
             overlap_param_gather=settings.overlap_param_gather,
             average_in_collective=settings.average_in_collective,
             check_for_nan_in_grad=settings.check_for_nan_in_grad,
+            **(FSDP if settings.use_megatron_fsdp else {}),
         ),
         dataset=synthetic_dataset(run),
         tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=recipe.model.vocab_size - 1),
@@ -129,14 +142,22 @@ def configuration(run: PlannedRun, folders: Folders, device: str) -> ConfigConta
             exit_on_missing_checkpoint=True,
             **_async_writer(device),
         ),
-        rng=RNGConfig(seed=run.seed),
+        rng=RNGConfig(seed=run.seed, te_rng_tracker=settings.cuda_graphs),
         rerun_state_machine=RerunStateMachineConfig(check_for_nan_in_loss=False),  # steptime checks the loss
         dist=DistributedInitConfig(
             distributed_backend="nccl" if on_gpus else "gloo", use_gloo_process_groups=not on_gpus
         ),
         comm_overlap=_overlap(run) if on_gpus else None,
-        mixed_precision=None if recipe.dtype == "fp32" else PRECISIONS[recipe.dtype, settings.fp8_recipe],
+        mixed_precision=None if recipe.dtype == "fp32" else _precision(settings),
     )
+
+
+def _precision(settings: Settings) -> MixedPrecisionConfig:
+    precision = get_mixed_precision_config(PRECISIONS[settings.fp8_recipe])
+    precision.grad_reduce_in_fp32 = False  # as in NeMo's backend and in upstream's performance scripts
+    if settings.fp8_recipe == "current":  # by itself Megatron-Bridge keeps them in bf16
+        precision.first_last_layers_bf16 = settings.first_last_layers_bf16
+    return precision
 
 
 def _async_writer(device: str) -> dict[str, Any]:
@@ -150,16 +171,38 @@ def _async_writer(device: str) -> dict[str, Any]:
 
 def _overlap(run: PlannedRun) -> CommOverlapConfig | None:
     settings = run.settings
-    if not (settings.comm_overlap_callback or settings.tp_comm_overlap):
+    if not (
+        settings.comm_overlap_callback
+        or settings.tp_comm_overlap
+        or settings.overlap_moe_expert_parallel_comm
+    ):
         return None
     return CommOverlapConfig(
         tp_comm_overlap=settings.tp_comm_overlap,
+        tp_comm_overlap_cfg=_tuned_buffers(settings.tp_comm_overlap_cfg),
         overlap_grad_reduce=settings.overlap_grad_reduce,
         overlap_param_gather=settings.overlap_param_gather,
         overlap_param_gather_with_optimizer_step=settings.overlap_param_gather_with_optimizer_step,
         defer_embedding_wgrad_compute=settings.defer_embedding_wgrad_compute,
         wgrad_deferral_limit=settings.wgrad_deferral_limit,
+        overlap_moe_expert_parallel_comm=settings.overlap_moe_expert_parallel_comm,
+        delay_wgrad_compute=settings.overlap_moe_expert_parallel_comm,  # together, as in upstream's scripts
     )
+
+
+def _tuned_buffers(name: str | None) -> Any | None:
+    """Return Megatron-Bridge's overlap settings of that name; None, for the defaults, without a name.
+
+    Raises TrainerError if this Megatron-Bridge has no such settings.
+    """
+    if name is None:
+        return None
+    if not hasattr(comm_overlap, name):
+        raise TrainerError(
+            f"this release of Megatron-Bridge has no {name}, which the plan names as tp_comm_overlap_cfg: "
+            "leave it out."
+        )
+    return getattr(comm_overlap, name)
 
 
 class BridgeLoop:

@@ -526,19 +526,13 @@ FP8_RECIPES: Mapping[str, Literal["current", "blockwise", "mxfp8", "nvfp4"]] = M
 
 
 class TrainerSettings(Frozen, spec.Settings):
-    """NeMo settings that a recipe does not determine, such as recomputation and communication overlap."""
+    """Settings that a recipe does not determine, such as recomputation and communication overlap."""
 
     tp_comm_overlap_cfg: (
         Annotated[str, matching("userbuffers_[a-z0-9_]+", "a name that begins with userbuffers_")] | None
     ) = None
-    recompute_granularity: Literal["full", "selective"] | None = None
-    """What is computed again in the backward pass: whole layers, or some of their parts."""
-    recompute_method: Literal["uniform", "block"] | None = None
-    """With `full`, which layers: groups of equal size, or the first ones of a stage."""
-    recompute_num_layers: PositiveInt | None = None
-    """Number of layers in a group, or of first layers of a stage."""
     recompute_modules: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """With `selective`, parts of a layer: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
+    cuda_graph_scope: tuple[str, ...] | None = Field(default=None, min_length=1)
 
 
 class Performance(Frozen, spec.Performance):

@@ -209,6 +209,7 @@ def contradictions(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[
     """Yield groups of trainer settings that contradict each other in a row: their names, and why."""
     yield from _check_formats(row, settings)
     yield from _check_overlap(row, settings)
+    yield from _check_graphs(settings)
     yield from _check_recomputing(settings)
 
 
@@ -238,6 +239,12 @@ def _check_overlap(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[
         yield ("tp_comm_overlap_cfg", "tp_comm_overlap"), "tp_comm_overlap_cfg is for tp_comm_overlap"
     if settings.tp_comm_overlap and row.parallelism.tensor == 1:
         yield ("tp_comm_overlap",), "tp_comm_overlap needs tensor parallelism"
+
+
+def _check_graphs(settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name in ("cuda_graph_impl", "cuda_graph_scope"):
+        if not settings.cuda_graphs and getattr(settings, name) != getattr(TrainerSettings(), name):
+            yield (name, "cuda_graphs"), f"{name} is for cuda_graphs"
 
 
 def _check_recomputing(settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -8,7 +8,7 @@ from steptime.recipes.bridge_launch import bridge_commit
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
-from steptime.recipes.spec import FP8_RECIPES, NUMBER_FORMATS, check_trainable
+from steptime.recipes.spec import FP8_RECIPES, GPU_FORMATS, check_trainable
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.trials import list_trials, load_trial, plan_trial
@@ -60,15 +60,14 @@ def require_trainable(runs: Iterable[Run]) -> None:
 
 def _untrainable(run: Run) -> str | None:
     """Return why the trainer cannot train a run; None if it can."""
-    dtype, settings = run.recipe.dtype, run.performance.trainer
-    if dtype not in NUMBER_FORMATS["cuda"] or settings.fp8_recipe not in (None, *FP8_RECIPES):
+    recipe, settings = run.recipe, run.performance.trainer
+    formats, recipes = GPU_FORMATS[recipe.backend], FP8_RECIPES[recipe.backend]
+    if recipe.dtype not in formats or settings.fp8_recipe not in (None, *recipes):
         scaling = "" if settings.fp8_recipe is None else f" ({settings.fp8_recipe} scaling)"
         return (
-            f"the trainer has {', '.join(NUMBER_FORMATS['cuda'])}, FP8 with delayed or current scaling, "
-            f"and not {dtype}{scaling}."
+            f"with the backend {recipe.backend} it has {', '.join(formats)}, FP8 with "
+            f"{', '.join(recipes[:-1])} or {recipes[-1]} scaling, and not {recipe.dtype}{scaling}."
         )
-    if settings.recompute_granularity is not None:
-        return "the trainer recomputes nothing: leave recompute_granularity out."
     try:
         check_trainable(run)
     except ValueError as error:

@@ -1,0 +1,256 @@
+"""What Megatron-Bridge is given on GPUs, held to its own recipes of the same models, without a GPU."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from steptime.recipes.models import ModelShape, MoeShape, Parallelism, Run
+from steptime.recipes.planning import PlanRequest, plan
+
+from .jobs import ROOT, WarmTrainer
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
+
+PROGRAM = ROOT / "tests" / "trainer" / "programs" / "bridge_configuration.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A run, and the recipe of Megatron-Bridge that it is compared with, if any."""
+
+    run: Run
+    recipe: str | None = None
+    hub: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def on_gpus(
+    size: str = "8b",
+    *,
+    gpus: int = 8,
+    model: ModelShape | None = None,
+    parallelism: Parallelism | None = None,
+    dtype: str = "bf16",
+    **settings: Any,
+) -> Run:
+    """Return a row of the Llama 3.1 document for Megatron-Bridge, with these changes."""
+    run = plan(
+        PlanRequest(workload="llama3.1", gpu_type="h100", size=size, gpus=str(gpus), dtype="bf16")
+    ).runs[0]
+    changed: dict[str, Any] = {"backend": "megatron_bridge", "dtype": dtype}
+    changed |= {"model": model} if model else {}
+    changed |= {"parallelism": parallelism} if parallelism else {}
+    trainer = run.performance.trainer.model_copy(update={"cross_entropy_fusion_impl": "te", **settings})
+    performance = run.performance.model_copy(update={"trainer": trainer})
+    return run.model_copy(
+        update={"recipe": run.recipe.model_copy(update=changed), "performance": performance}
+    )
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+        **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "original_max_position_embeddings": 8192,
+    },
+    "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+"""What Meta's `config.json` of Llama 3.1 8B and 70B have in common."""
+SIZES = {
+    "8b": {
+        **{"hidden_size": 4096, "intermediate_size": 14336},
+        **{"num_hidden_layers": 32, "num_attention_heads": 32},
+    },
+    "70b": {
+        **{"hidden_size": 8192, "intermediate_size": 28672},
+        **{"num_hidden_layers": 80, "num_attention_heads": 64},
+    },
+}
+QWEN_3 = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151936,
+}
+"""The `config.json` of Qwen3-30B-A3B."""
+
+
+DIFFERENT = {
+    # how NeMo's backend trains, too
+    "ddp.grad_reduce_in_fp32": [False, True],
+    "mixed_precision.grad_reduce_in_fp32": [False, True],
+    "optimizer.adam_eps": [1e-5, 1e-8],
+    "optimizer.min_lr": [0.0, 3e-5],
+    # two words for the same
+    "model.attention_backend": ["AttnBackend.auto", None],
+    "model.offload_modules": [[], None],
+    # not used on GPUs
+    "dist.use_gloo_process_groups": [False, True],
+    "model.hf_model_id": [None, "hub"],
+}
+"""Fields of every model in which steptime differs from a recipe."""
+LLAMA_DIFFERENT = {
+    "8b": {
+        # as the document's rows overlap communication, and this recipe leaves it to Megatron
+        "ddp.bucket_size": [128 * 2**20, None],
+        "optimizer.overlap_param_gather": [True, False],
+        "model.batch_p2p_comm": [False, True],
+        "model.wgrad_deferral_limit": [-1, 0],
+    },
+    "70b": {
+        # what the document's launch script adds
+        "ddp.delay_wgrad_compute": [False, None],
+        "model.defer_embedding_wgrad_compute": [True, False],
+        "model.wgrad_deferral_limit": [22, -1],
+        "optimizer.overlap_param_gather_with_optimizer_step": [True, False],
+        # the recipe's mistake: its data have 8,192 tokens, too
+        "model.seq_length": [8192, 131072],
+    },
+}
+MIXTURE_DIFFERENT = {
+    # kernels that upstream's performance scripts add to the recipe, and balanced experts
+    "model.apply_rope_fusion": [True, False],
+    "model.bias_activation_fusion": [True, False],
+    "model.bias_dropout_fusion": [True, False],
+    "model.persist_layer_norm": [True, False],
+    "model.moe_router_force_load_balancing": [True, False],
+    # what a shape does not say, none of which changes how much is computed but the norms of queries and keys
+    "model.layernorm_epsilon": [1e-5, 1e-6],
+    "model.moe_aux_loss_coeff": [0.0, 0.001],
+    "model.qk_layernorm": [False, True],
+    "model.rotary_base": [10000, 1e6],
+    # written otherwise, or without a meaning without FSDP or deferral
+    "model.moe_layer_freq": [[1] * 48, 1],
+    "model.wgrad_deferral_limit": [-1, 0],
+    "ddp.data_parallel_sharding_strategy": ["no_shard", "optim_grads_params"],
+    "optimizer.overlap_param_gather": [True, False],
+}
+MIXTURE = ModelShape(
+    **{"architecture": "gpt", "gated_linear_unit": True, "num_layers": 48, "hidden_size": 2048},
+    **{"ffn_hidden_size": 6144, "num_attention_heads": 32, "num_query_groups": 4, "kv_channels": 128},
+    **{"vocab_size": 151936, "seq_length": 4096},
+    moe=MoeShape(num_moe_experts=128, moe_router_topk=8, moe_ffn_hidden_size=768),
+)
+ON_8 = Parallelism(data=1, tensor=4, pipeline=2, expert=4, expert_tensor=1)
+REQUESTS = {
+    **{
+        size: Request(on_gpus(size, gpus=gpus), f"llama31_{size}_pretrain_config", LLAMA | SIZES[size])
+        for size, gpus in (("8b", 8), ("70b", 64))
+    },
+    "mixture": Request(
+        on_gpus(
+            model=MIXTURE,
+            parallelism=ON_8,
+            recompute_granularity="full",
+            recompute_method="uniform",
+            recompute_num_layers=1,
+            moe_flex_dispatcher_backend="deepep",
+        ),
+        "qwen3_30b_a3b_pretrain_config",
+        QWEN_3,
+    ),
+    "graphs": Request(
+        on_gpus(
+            model=MIXTURE,
+            parallelism=Parallelism(data=8, expert=8),
+            dtype="fp8_mx",
+            fp8_recipe="mxfp8",
+            cuda_graphs=True,
+            cuda_graph_impl="transformer_engine",
+            cuda_graph_scope=("attn", "moe_router"),
+            recompute_granularity="selective",
+            recompute_modules=("moe_act",),
+            moe_flex_dispatcher_backend="hybridep",
+            overlap_moe_expert_parallel_comm=True,
+        )
+    ),
+    "fsdp": Request(
+        on_gpus(
+            parallelism=Parallelism(data=8),
+            dtype="nvfp4",
+            fp8_recipe="nvfp4",
+            use_megatron_fsdp=True,
+            average_in_collective=False,
+            comm_overlap_callback=False,
+        )
+    ),
+    "current": Request(on_gpus(dtype="fp8_cs", fp8_recipe="current")),
+    "blockwise": Request(on_gpus(dtype="fp8_ss", fp8_recipe="blockwise")),
+}
+
+
+@pytest.fixture(scope="module")
+def told(warm_bridge: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Return what the program tells of each request."""
+    folder = tmp_path_factory.mktemp("on_gpus")
+    requests = [
+        {"run": request.run.model_dump(mode="json"), "recipe": request.recipe, "hub": request.hub}
+        for request in REQUESTS.values()
+    ]
+    (folder / "requests.json").write_text(json.dumps(requests), encoding="utf-8")
+    done = warm_bridge.run(str(PROGRAM), ["requests.json"], folder=folder)
+    assert done.exit_code == 0, done.log
+    return dict(zip(REQUESTS, json.loads(done.log.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("size", ["8b", "70b"])
+def test_a_dense_model_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any], size: str) -> None:
+    assert told[size] == DIFFERENT | LLAMA_DIFFERENT[size]
+
+
+def test_a_mixture_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
+    assert told["mixture"] == DIFFERENT | MIXTURE_DIFFERENT
+
+
+def test_formats_are_those_of_upstream(told: dict[str, Any]) -> None:
+    names = ("fp8", "fp8_recipe", "fp4", "fp8_param_gather", "first_last_layers_bf16")
+    formats = {
+        kind: [told[kind][f"mixed_precision.{name}"] for name in names]
+        for kind in ("graphs", "fsdp", "current", "blockwise")
+    }
+    assert formats == {
+        "graphs": ["e4m3", "mxfp8", None, True, False],
+        "fsdp": [None, "tensorwise", "e2m1", False, False],
+        "current": ["hybrid", "tensorwise", None, True, False],
+        "blockwise": ["hybrid", "blockwise", None, False, False],
+    }
+    assert told["graphs"]["ddp.reuse_grad_buf_for_mxfp8_param_ag"] is True
+
+
+def test_graphs_dispatchers_and_recomputation_reach_the_model(told: dict[str, Any]) -> None:
+    fields = {name.removeprefix("model."): value for name, value in told["graphs"].items()}
+    assert (fields["cuda_graph_impl"], fields["use_te_rng_tracker"]) == ("transformer_engine", True)
+    assert [str(scope).rpartition(".")[2] for scope in fields["cuda_graph_scope"]] == ["attn", "moe_router"]
+    assert (fields["moe_token_dispatcher_type"], fields["moe_flex_dispatcher_backend"]) == (
+        "flex",
+        "hybridep",
+    )
+    assert (fields["recompute_granularity"], fields["recompute_modules"]) == ("selective", ["moe_act"])
+    assert (fields["overlap_moe_expert_parallel_comm"], fields["delay_wgrad_compute"]) == (True, True)
+
+
+def test_fsdp_shards_all_and_starts_without_weights_in_memory(told: dict[str, Any]) -> None:
+    fsdp = told["fsdp"]
+    assert (fsdp["ddp.use_megatron_fsdp"], fsdp["dist.use_megatron_fsdp"]) == (True, True)
+    assert fsdp["ddp.data_parallel_sharding_strategy"] == "optim_grads_params"
+    assert fsdp["model.init_model_with_meta_device"] is True
