@@ -132,6 +132,10 @@ class ModelShape:
     gated_linear_unit: bool | None = None
     """Whether an MLP has three matrices instead of two; None if the family decides."""
     share_embeddings_and_output_weights: Literal[True] | None = None
+    window_size: Positive | None = None
+    """Number of positions before its own that a token attends to (sliding-window attention); None for all."""
+    window_attn_skip_freq: Positive | None = None
+    """With `window_size`, every n-th layer attends to all positions; this is n. None if no layer does."""
     hybrid: HybridShape | None = None
     moe: MoeShape | None = None
     mla: LatentAttention | None = None
@@ -374,6 +378,10 @@ def check_trainable(run: PlannedRun) -> None:
         )
     if recipe.backend == BRIDGE:
         _check_bridge(run)
+    elif shape.window_size is not None:
+        raise ValueError(
+            f"the backend {NEMO} has no window_size: leave it out, or choose the backend {BRIDGE}."
+        )
     elif given := [
         name for name in BRIDGE_SETTINGS if getattr(run.settings, name) != getattr(Settings, name)
     ]:

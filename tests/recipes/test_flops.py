@@ -137,6 +137,29 @@ def _recipe(size: str, formula: str) -> Recipe:
     return run.recipe.model_copy(update={"flops_formula": formula, "workload": "acme-1.0"})
 
 
+def test_a_sliding_window_counts_the_positions_within_it() -> None:
+    """GPT-OSS 120B: every second of 36 layers attends to 128 positions and its own."""
+    everywhere = ModelShape(
+        **{"architecture": "gpt", "gated_linear_unit": True, "num_layers": 36, "hidden_size": 2880},
+        **{"ffn_hidden_size": 2880, "num_attention_heads": 64, "num_query_groups": 8, "kv_channels": 64},
+        **{"vocab_size": 201088, "seq_length": 4096},
+        moe=MoeShape(num_moe_experts=128, moe_router_topk=4, moe_ffn_hidden_size=2880),
+    )
+    windowed = everywhere.model_copy(update={"window_size": 128, "window_attn_skip_freq": 2})
+    left_out = sum(range(1, 4097)) - sum(min(position, 129) for position in range(1, 4097))
+    products = 18 * left_out * 2 * 2 * 64 * 64  # layers, positions, scores and sums, operations, heads, width
+    flops = [model_flops(shape, "megatron-core") for shape in (everywhere, windowed)]
+    assert flops[0] == pytest.approx(1.406192e14, rel=1e-6)
+    assert flops[0] - flops[1] == pytest.approx(3 * products, rel=2e-3)
+    assert flops[0] / flops[1] == pytest.approx(1.052, abs=5e-4)
+
+
+def test_a_window_over_all_positions_changes_nothing() -> None:
+    shape = LLAMA_8B.model_copy(update={"architecture": "gpt", "gated_linear_unit": True})
+    whole = shape.model_copy(update={"window_size": 100_000})
+    assert model_flops(whole, "megatron-core") == model_flops(shape, "megatron-core")
+
+
 def test_a_document_may_state_the_result_alone(formulas: Path) -> None:
     formulas.write_text(
         formulas.read_text() + "\nacme: {source: x, architectures: [llama], stated: {8b: 4.7e+14}}\n"

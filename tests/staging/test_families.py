@@ -68,6 +68,14 @@ UNTRAINABLE = {
         lambda run: {"performance": Performance(trainer=TrainerSettings(recompute_granularity="selective"))},
         "the backend nemo has no recompute_granularity: leave it out, or choose the backend megatron_bridge.",
     ),
+    "a window": (
+        lambda run: {
+            "recipe": run.recipe.model_copy(
+                update={"model": run.recipe.model.model_copy(update={"window_size": 128})}
+            )
+        },
+        "the backend nemo has no window_size: leave it out, or choose the backend megatron_bridge.",
+    ),
     "a dispatcher without experts": (
         lambda run: _on_bridge(run, moe_flex_dispatcher_backend="deepep"),
         "moe_flex_dispatcher_backend is for mixtures of experts, and this model is none: leave it out.",

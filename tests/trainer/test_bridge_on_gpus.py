@@ -171,7 +171,7 @@ REQUESTS = {
     ),
     "graphs": Request(
         on_gpus(
-            model=MIXTURE,
+            model=MIXTURE.model_copy(update={"window_size": 128, "window_attn_skip_freq": 2}),
             parallelism=Parallelism(data=8, expert=8),
             dtype="fp8_mx",
             fp8_recipe="mxfp8",
@@ -237,7 +237,7 @@ def test_formats_are_those_of_upstream(told: dict[str, Any]) -> None:
     assert told["graphs"]["ddp.reuse_grad_buf_for_mxfp8_param_ag"] is True
 
 
-def test_graphs_dispatchers_and_recomputation_reach_the_model(told: dict[str, Any]) -> None:
+def test_graphs_dispatchers_recomputation_and_windows_reach_the_model(told: dict[str, Any]) -> None:
     fields = {name.removeprefix("model."): value for name, value in told["graphs"].items()}
     assert (fields["cuda_graph_impl"], fields["use_te_rng_tracker"]) == ("transformer_engine", True)
     assert [str(scope).rpartition(".")[2] for scope in fields["cuda_graph_scope"]] == ["attn", "moe_router"]
@@ -247,6 +247,7 @@ def test_graphs_dispatchers_and_recomputation_reach_the_model(told: dict[str, An
     )
     assert (fields["recompute_granularity"], fields["recompute_modules"]) == ("selective", ["moe_act"])
     assert (fields["overlap_moe_expert_parallel_comm"], fields["delay_wgrad_compute"]) == (True, True)
+    assert (fields["window_size"], fields["window_attn_skip_freq"]) == ([128, 0], 2)
 
 
 def test_fsdp_shards_all_and_starts_without_weights_in_memory(told: dict[str, Any]) -> None:

@@ -56,6 +56,11 @@ def _transformer(
     """Return a model with RMSNorm, SwiGLU and rotary embeddings, dense or a mixture of experts."""
     if shape.architecture == "llama":
         options |= LLAMA_31
+    if shape.window_size is not None:
+        options |= {
+            "window_size": (shape.window_size, 0),
+            "window_attn_skip_freq": shape.window_attn_skip_freq,
+        }
     if shape.moe is not None:
         experts = asdict(shape.moe)
         del experts["num_dense_layers"]

@@ -48,7 +48,9 @@ class Counted(Frozen):
             products = layers * attention_weights(self._as_counted(shape)) + self._mlps(shape, further)
             # A further token is predicted from the one before it beside the layer's own input.
             products += further * 2 * shape.hidden_size**2
-            per_token = 2 * products + layers * self._scores(shape)
+            windowed = shape.window_layers
+            per_token = 2 * products + (layers - windowed) * self._scores(shape)
+            per_token += windowed * self._scores_in_window(shape)
         outputs = 1 + (shape.mtp_num_layers or 0)
         per_token += 2 * outputs * shape.vocab_size * shape.hidden_size
         return float(_PASSES * shape.seq_length * per_token)
@@ -66,6 +68,12 @@ class Counted(Frozen):
         else:
             width = heads * (latent.qk_head_dim + latent.qk_pos_emb_head_dim + latent.v_head_dim)
         return (2 if self.attention == "full" else 1) * shape.seq_length * width
+
+    def _scores_in_window(self, shape: ModelShape) -> int:
+        """Return the same of a layer with a sliding window, over the positions that it covers."""
+        reach = min((shape.window_size or 0) + 1, shape.seq_length)
+        # Of the average token: the first ones have fewer positions before them.
+        return self._scores(shape) * reach * (2 * shape.seq_length - reach) // shape.seq_length**2
 
     def _mlps(self, shape: ModelShape, further: int) -> int:
         """Return the number of MLP and expert weights, over all layers, that a token is multiplied with."""

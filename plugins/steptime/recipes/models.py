@@ -120,6 +120,13 @@ class ModelShape(Frozen, spec.ModelShape):
             return 0
         return -(-(self.num_layers - self.moe.num_dense_layers) // self.moe.moe_layer_freq)
 
+    @property
+    def window_layers(self) -> int:
+        """The number of layers whose attention has a sliding window."""
+        if self.window_size is None:
+            return 0
+        return self.num_layers - (self.num_layers // (self.window_attn_skip_freq or self.num_layers + 1))
+
     @field_validator("architecture")
     @classmethod
     def _is_known(cls, architecture: str) -> str:
@@ -136,6 +143,18 @@ class ModelShape(Frozen, spec.ModelShape):
         except UserError as error:
             raise FieldErrors([Mistake.of(error, "architecture")]) from None
         check(self)
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_attention(self) -> Self:
+        others = {"hybrid": self.hybrid, "mla": self.mla, "mtp_num_layers": self.mtp_num_layers}
+        for name, other in others.items():
+            if self.window_size is not None and other is not None:
+                raise FieldErrors([Mistake(f"window_size does not go with {name}", ("window_size",))])
+        if self.window_size is None and self.window_attn_skip_freq is not None:
+            raise FieldErrors(
+                [Mistake("window_attn_skip_freq is for window_size", ("window_attn_skip_freq",))]
+            )
         return self
 
     @model_validator(mode="after")
