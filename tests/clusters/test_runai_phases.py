@@ -104,3 +104,11 @@ def test_a_pod_that_was_ended_from_outside_is_named() -> None:
     assert workload_status(words, Notes(STARTED), time_limit_s=60).reason == "preempted"
     unsaid = workload(phase="Failed", conditions=[{"message": None}, {}, {"message": "  out of\nquota"}])
     assert workload_status(unsaid, Notes(STARTED), time_limit_s=60).reason == "out of quota"
+
+
+def test_a_job_that_vanished_has_its_nodes_by_rank_as_one_that_is_there() -> None:
+    notes = Notes({1: (100.0, "node-b"), 0: (101.0, "node-a")})
+    there = workload_status(workload(phase="Running"), notes, time_limit_s=60)
+    gone = vanished("job", notes, where="dgx")
+    assert gone.nodes == there.nodes == ("node-a", "node-b")
+    assert gone.started_at == there.started_at == 100.0

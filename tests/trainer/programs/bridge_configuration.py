@@ -57,7 +57,8 @@ def completed(config: ConfigContainer) -> dict[str, Any]:
 def fields(name: str, value: Any) -> list[tuple[str, Any]]:
     """Return a value by its name; of a record its fields."""
     if not dataclasses.is_dataclass(value):
-        return [(name, value if isinstance(value, (int, float, str, list, tuple, type(None))) else str(value))]
+        plain = (int, float, str, list, tuple, type(None))
+        return [(name, value if isinstance(value, plain) else str(value))]
     return [
         pair
         for field in dataclasses.fields(value)

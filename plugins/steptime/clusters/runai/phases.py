@@ -73,15 +73,19 @@ class Notes:
     ends: tuple[PodEnd, ...] = ()
     stop: Stop | None = None
 
+    def started(self) -> dict[str, Any]:
+        """Return the fields of a status that tell when the first pod started, and the nodes by rank."""
+        return {
+            "started_at": min((at for at, _ in self.starts.values()), default=None),
+            "nodes": tuple(dict.fromkeys(node for _, (_, node) in sorted(self.starts.items()))),
+        }
+
 
 def workload_status(workload: RunaiWorkload, notes: Notes, *, time_limit_s: int) -> JobStatus:
     """Return the status of a job by its workload's phase and its pods' notes."""
     phase = workload.phase
     meaning = MEANING.get(phase, MEANING["Unknown"])
-    times: dict[str, Any] = {
-        "started_at": min((at for at, _ in notes.starts.values()), default=None),
-        "nodes": tuple(dict.fromkeys(node for _, (_, node) in sorted(notes.starts.items()))),
-    }
+    times = notes.started()
     if meaning is JobState.QUEUED:
         return JobStatus(state=JobState.QUEUED, reason=_why(workload) or phase.lower(), **times)
     if meaning is JobState.RUNNING:
@@ -102,10 +106,7 @@ def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
 
     `where` is the cluster's name.
     """
-    times: dict[str, Any] = {
-        "started_at": min((at for at, _ in notes.starts.values()), default=None),
-        "nodes": tuple(dict.fromkeys(node for _, node in notes.starts.values())),
-    }
+    times = notes.started()
     if notes.stop is not None:
         return _stopped(notes, notes.stop, times)
     return JobStatus(
