@@ -2,8 +2,10 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 
-from steptime.logs.formats import NotFinite, StepPrinted, StepsRepeated, plain
+from steptime.logs.formats import NotFinite, StepPrinted, plain
+from steptime.logs.line_forms import StepLines
 from steptime.logs.log_completeness import report_restart
 from steptime.logs.training_log import Problem, Step
 
@@ -90,25 +92,20 @@ class Attempts:
             self.not_finite.setdefault(number, event.not_finite)
         return news
 
-    def count(self, event: StepsRepeated) -> list[bytes]:
-        """Count lines in which other ranks repeat a step; return those that have to be read, as all may be.
+    def unclear(self, event: StepLines) -> Iterator[StepPrinted]:
+        """Count the lines in which other ranks repeat the first one's step; yield the others, to be added.
 
-        A rank that prints a step again, or lines without a label, may show a restart.
+        A rank that prints a step again, or a line without a label, may show a restart.
         """
-        number = event.printed.step.global_step
-        if number not in self.this_attempt:
-            return [line for _, line in event.lines]
-        unclear = []
-        for label, line in event.lines:
-            rank = self.ranks[label]
-            if label is None or number in rank.steps:
-                unclear.append(line)
-                continue
-            rank.steps.add(number)
-            rank.highest = max(rank.highest, number)
-        if len(unclear) < len(event.lines):
-            self.repeats[number] += len(event.lines) - len(unclear)
-        return unclear
+        number, first = event.number, event.lines[0][1]
+        for label, match in event.lines:
+            if match is not first and label is not None and number not in self.ranks[label].steps:
+                rank = self.ranks[label]
+                rank.steps.add(number)
+                rank.highest = max(rank.highest, number)
+                self.repeats[number] += 1
+            else:
+                yield event.read(label, match)
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
         """Return whether a known writer repeats a step or lags behind, which is not a restart."""

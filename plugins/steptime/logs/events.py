@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -18,13 +18,12 @@ from steptime.logs.formats import (
     LogFormat,
     Setup,
     StepPrinted,
-    StepsRepeated,
     Values,
-    label_of_prefix,
     plain,
     read_setup,
     writer_label,
 )
+from steptime.logs.line_forms import KnownForms, StepLines, has_forms, label_of_prefix
 from steptime.logs.log_completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
 from steptime.logs.training_log import Problem, Step
@@ -39,8 +38,7 @@ _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 MAX_LINE_BYTES = 1 << 20
 """A longer line is searched in pieces, so that binary garbage cannot fill the memory."""
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
-_DIGITS = b"0123456789.+-e"
-"""Characters in which lines of a step that several ranks print differ."""
+_NOTHING: Values = {}
 _PROFILE_WORDS = (
     b"range started in the application",  # Nsight Systems
     b"profiling setup with start_step",  # NeMo 2
@@ -100,7 +98,7 @@ def report_trainer_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Pro
 
 Event = (
     StepPrinted
-    | StepsRepeated
+    | StepLines
     | Setup
     | Closing
     | CheckpointLine
@@ -246,6 +244,7 @@ class LogEvents:
         self._unnumbered: list[tuple[LogFormat, Values]] | None = []
         """Values printed without a step number; None once a numbered step was printed."""
         self.failures = Failures()
+        self._forms = KnownForms()
         self.last_bytes = b""
         """The end of the previous block."""
         self._bytes = 0
@@ -271,54 +270,42 @@ class LogEvents:
         yield from self._follow_up(block, 0)
         position = Position()
         for line in line_search().lines(block, position):
-            printed: Event | None = None
-            for event in self._read_line(line, block):
-                printed = event if printed is None and isinstance(event, StepPrinted) else Mode.PERFORMANCE
-                yield event
-            if isinstance(printed, StepPrinted):
-                yield from self._repeated(printed, line, block, position)
+            yield from self._read_line(line, block)
+            yield from self._alike(line, block, position)
             if self.failures.awaits:
                 yield from self._follow_up(block, line.end + 1)
         self._bytes += len(block)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
-    def _repeated(
-        self, printed: StepPrinted, line: MarkedLine, block: bytes, position: Position
-    ) -> Iterator[StepsRepeated]:
-        """Yield the lines behind that of a step in which other ranks repeat it, and move the position."""
-        if printed.label is None or printed.log_format.redraws or self.failures.awaits:
+    def _alike(self, line: MarkedLine, block: bytes, position: Position) -> Iterator[StepLines]:
+        """Yield the lines of known forms that follow a step line, and move the position behind them."""
+        readers = _select_readers(tuple(line.words))
+        log_format = readers[0]
+        if (
+            len(readers) > 1
+            or not isinstance(log_format, LogFormat)
+            or not has_forms(log_format)
+            or self.failures.awaits
+            or not self._forms.note(log_format, line.text)
+        ):
             return
-        same_step = printed.log_format.identity(printed.text)
-        digitless = line.text.translate(None, _DIGITS)
-        lines: list[tuple[bytes | None, bytes]] = []
         begin = line.end + 1
-        while same_step and (end := block.find(b"\n", begin)) >= 0:
-            text = block[begin:end]
-            at = text.find(same_step)
-            if at < 0 or text.translate(None, _DIGITS) != digitless:
-                break
-            lines.append((label_of_prefix(text[:at]), text))
-            begin = end + 1
-        if lines:
-            position.end = begin
-            read = partial(self._read_alone, printed.log_format)
-            yield StepsRepeated(printed, lines, read)
-
-    @staticmethod
-    def _read_alone(log_format: LogFormat, line: bytes) -> StepPrinted:
-        text = plain(line)
-        own_text, values = next(log_format.find(text))
-        number = log_format.number(values) or 0
-        step, not_finite = log_format.step(number, values)
-        return StepPrinted(
-            log_format,
-            step,
-            not_finite,
-            writer_label(text),
-            own_text,
-            log_format.last_step(number, values),
-            log_format.done(values),
-        )
+        while found := self._forms.match(block, begin):
+            form, match = found
+            begin = match.end()
+            if form.counter is None:
+                self._print_ahead(form.log_format, form.values(match))
+                continue
+            text, lines = match[form.counter], [(label_of_prefix(match[1]), match)]
+            # Most often other ranks print the same step.
+            while (repeat := form.match(block, begin)) and repeat[form.counter] == text:
+                lines.append((label_of_prefix(repeat[1]), repeat))
+                begin = repeat.end()
+            number = int(text) - form.log_format.first
+            ahead = self.ahead.pop(form.log_format.name, _NOTHING)
+            if number >= 0:
+                yield StepLines(form, number, ahead, lines)
+        position.end = begin
 
     def _follow_up(self, block: bytes, begin: int) -> Iterator[FailureSign]:
         """Read the lines from `begin` on while a sign of failure needs them."""
@@ -375,17 +362,11 @@ class LogEvents:
                 self._print_ahead(log_format, values)
                 continue
             self._unnumbered = None
-            last, not_finite = log_format.step(number, self.ahead.pop(log_format.name, {}) | values)
+            all_values = self.ahead.pop(log_format.name, _NOTHING) | values
+            printed = log_format.printed(number, all_values, writer_label(text), own_text)
+            last = printed.step
             if number >= 0:
-                yield StepPrinted(
-                    log_format,
-                    last,
-                    not_finite,
-                    writer_label(text),
-                    own_text,
-                    log_format.last_step(number, values),
-                    log_format.done(values),
-                )
+                yield printed
         if not whole and (uncut != text or (last is not None and last.step_time_s is None)):
             what = "a step" if last is None else f"step {last.global_step}"
             message = f"the log ends within the line of {what}: what was cut is not read"

@@ -117,17 +117,6 @@ class LogFormat:
             of_line[quantity] = value
         return by_unit | values if by_unit else values
 
-    def identity(self, text: bytes) -> bytes:
-        """Return the beginning of a step's text, which another rank's line of the same step has, too.
-
-        It includes the character that follows the step's number. Empty if there is none, or if lines of this
-        format count iterations that were NaN, which may differ between ranks.
-        """
-        match = self.start.match(text)
-        if match is None or match.end() == len(text) or "nan_iterations" in self.fields.values():
-            return b""
-        return text[: match.end() + 1]
-
     def number(self, values: Values) -> int | None:
         """Return the global step of a line's values.
 
@@ -159,28 +148,17 @@ class LogFormat:
         """
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
-        numbers: dict[str, Any] = {}
-        for name, value in values.items():
-            if name in READERS:
-                field, read = READERS[name]
-                if field not in numbers or name not in _IMPRECISE:
-                    numbers[field] = read(value)
+        numbers = {field: read(values[name]) for name, field, read in _readers(tuple(values))}
         step = Step(number, **numbers)
-        judged = {"loss": step.loss or 0.0, "gradient norm": real(values.get("grad_norm")) or 0.0}
-        return step, {name: value for name, value in judged.items() if not math.isfinite(value)}
+        judged = {"loss": step.loss, "gradient norm": real(values.get("grad_norm"))}
+        return step, {name: value for name, value in judged.items() if value and not math.isfinite(value)}
 
-
-class StepsRepeated(NamedTuple):
-    """Lines in which other ranks print a step once more: they differ from its first line in digits alone.
-
-    They are compared as bytes and not parsed, because only the first line of a step counts.
-    """
-
-    printed: "StepPrinted"
-    lines: list[tuple[bytes | None, bytes]]
-    """Labels of the writers, and their lines."""
-    read: Callable[[bytes], "StepPrinted"]
-    """Parses one of the lines."""
+    def printed(self, number: int, values: Values, label: bytes | None, text: bytes) -> "StepPrinted":
+        """Return a step as one line prints it, given its number, its values, and the line's writer."""
+        step, not_finite = self.step(number, values)
+        return StepPrinted(
+            self, step, not_finite, label, text, self.last_step(number, values), self.done(values)
+        )
 
 
 class StepPrinted(NamedTuple):
@@ -203,10 +181,12 @@ class StepPrinted(NamedTuple):
 
 def real(text: bytes | None) -> float | None:
     """Parse the number at the start of `text`, including NaN and infinity; None if there is none."""
+    if text is None:
+        return None
     try:
-        return float(text or b"")
+        return float(text)
     except ValueError:
-        number = _FIRST_NUMBER.match(text or b"")
+        number = _FIRST_NUMBER.match(text)
         return float(number[1]) if number else None
 
 
@@ -259,18 +239,19 @@ _IMPRECISE = {"rounded_step_time_s"}
 """Quantities that do not count if a line has another one for the same field."""
 
 
+@lru_cache(maxsize=1024)
+def _readers(names: tuple[str, ...]) -> list[tuple[str, str, Callable[[bytes | None], Any]]]:
+    """Return the quantities of a line that are fields of `Step`, these fields, and their readers."""
+    chosen: dict[str, str] = {}
+    for name in names:
+        if name in READERS and (READERS[name][0] not in chosen or name not in _IMPRECISE):
+            chosen[READERS[name][0]] = name
+    return [(name, *READERS[name]) for name in chosen.values()]
+
+
 def plain(line: bytes) -> bytes:
     """Return the line without terminal control codes."""
     return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
-
-
-@lru_cache(maxsize=1024)
-def label_of_prefix(prefix: bytes) -> bytes | None:
-    """Return what `writer_label` does, for the text of a line before its step.
-
-    The result is cached: many lines begin with the same text.
-    """
-    return writer_label(prefix)
 
 
 def writer_label(line: bytes) -> bytes | None:

@@ -36,7 +36,8 @@ from steptime.logs.events import (
 from steptime.logs.excerpts import Excerpt
 from steptime.logs.failure_causes import advice, hidden_by
 from steptime.logs.failure_timeline import FailureSign, Timeline, earlier_problems
-from steptime.logs.formats import TORCHTITAN, Setup, StepPrinted, StepsRepeated, writer_label
+from steptime.logs.formats import TORCHTITAN, Setup, StepPrinted, writer_label
+from steptime.logs.line_forms import StepLines
 from steptime.logs.log_completeness import Closing, End
 from steptime.logs.network import NetworkFacts, NetworkLine
 from steptime.logs.training_log import Problem, Step, TrainingLog
@@ -167,8 +168,8 @@ class LogBuilder:
         match event:
             case StepPrinted():
                 self._take_step(event)
-            case StepsRepeated():
-                self._take_repeated(event)
+            case StepLines():
+                self._take_lines(event)
             case Setup():
                 self._setup = Setup(
                     *(old if new is None else new for new, old in zip(event, self._setup, strict=True))
@@ -198,12 +199,12 @@ class LogBuilder:
         if isinstance(event, FailureSign):
             self._take(event)
 
-    def _take_repeated(self, event: StepsRepeated) -> None:
-        if event.printed.log_format.name != self._format:
-            self._other_formats[event.printed.log_format.name] += len(event.lines)
-            return
-        for line in self._attempts.count(event):
-            self._take_step(event.read(line))
+    def _take_lines(self, event: StepLines) -> None:
+        if event.form.log_format.name == self._format:
+            for step in self._attempts.unclear(event):
+                self._take_step(step)
+        else:
+            self._other_formats[event.form.log_format.name] += len(event.lines)
 
     def _take_step(self, event: StepPrinted) -> None:
         name = event.log_format.name

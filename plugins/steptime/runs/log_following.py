@@ -12,7 +12,8 @@ from steptime.errors import SystemFailure
 from steptime.logs.attempts import Attempts
 from steptime.logs.events import Event, LogEvents
 from steptime.logs.failure_timeline import FailureSign
-from steptime.logs.formats import StepPrinted, StepsRepeated
+from steptime.logs.formats import StepPrinted
+from steptime.logs.line_forms import StepLines
 from steptime.logs.log_completeness import report_not_finite
 from steptime.logs.training_log import Problem, Step
 from steptime.recipes.models import Run
@@ -72,9 +73,8 @@ class StepFollower:
     def _news(self, event: Event) -> list[Step | Problem]:
         if isinstance(event, FailureSign):
             return self._once(event.problem()) if event.is_told_at_once else []
-        if isinstance(event, StepsRepeated):
-            unclear = self._attempts.count(event)
-            return [news for line in unclear for news in self._steps(event.read(line))]
+        if isinstance(event, StepLines):
+            return [news for step in self._attempts.unclear(event) for news in self._steps(step)]
         return self._steps(event) if isinstance(event, StepPrinted) else []
 
     def _steps(self, event: StepPrinted) -> list[Step | Problem]:
