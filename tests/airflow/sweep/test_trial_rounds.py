@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from steptime.airflow.sweep.trial_dag import trial_dag
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException
 from steptime.clusters.base import StagedFiles
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeContext, MakeResult
+from tests.airflow.conftest import MakeContext, MakeResult, logged
 
 from .conftest import SweepTask
 
@@ -155,7 +156,18 @@ def test_a_run_is_skipped_when_its_trial_has_ended(
         made.submit(7)
     report = made.dag.get_task("report").prepare_for_execution()
     report.checked = made.checked
-    report.execute(made.context("report", -1))
+    *_, table = logged(lambda: report.execute(made.context("report", -1)))
+    heading, row = (next(line for line in table.splitlines() if word in line) for word in ("status", "slow "))
+    assert re.split(r"  +", heading.strip())[:7] == [
+        "variant",
+        "status",
+        "runs",
+        "slower, %",
+        "from",
+        "to",
+        "than",
+    ]
+    assert "…" not in heading + row
 
 
 def test_a_trial_that_was_stopped_fails_and_says_what_is_known(trial: Callable[..., Trial]) -> None:

@@ -23,7 +23,7 @@ from steptime.airflow.triggers import WaitingTrigger
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException, TaskDeferred
 from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
-from steptime.judging.trial_answers import RoundRun, TrialAnswer, round_runs, trial_state
+from steptime.judging.trial_answers import COLUMNS, RoundRun, TrialAnswer, round_runs, trial_state
 from steptime.recipes.models import TrialPosition, TrialRules
 from steptime.runs.launch import Attempt
 from steptime.store.budgets import release, release_run
@@ -201,6 +201,13 @@ def trial_runs(task: BaseOperator, context: Context) -> tuple[TrialRules | None,
     )
 
 
+def _readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of an answer with headings for names, and without columns that have no value."""
+    headings = {column.name: column.title for column in COLUMNS}
+    filled = [name for name in headings if any(row[name] is not None for row in rows)]
+    return [{headings[name]: row[name] for name in filled} for row in rows]
+
+
 class ReportTrialOperator(BaseOperator):
     """Prints the answer of a trial; fails if the trial was stopped before it has one.
 
@@ -234,7 +241,7 @@ class ReportTrialOperator(BaseOperator):
                 rules, trial_state(rules, runs, complete=max((run.round for run in runs), default=0)), runs
             )
         self.log.info("%s", answer.sentence)
-        self.log.info("%s", as_text(answer.rows, title=f"variants of {rules.trial}"))
+        self.log.info("%s", as_text(_readable(answer.rows), title=f"variants of {rules.trial}"))
         notify(Event.SWEEP_FINISHED, f"{plan.title}: {answer.sentence}", context, self.log.error)
         if not answer.state.ended:
             raise AirflowFailException("the trial was stopped before its answer is known")
