@@ -97,15 +97,16 @@ class Attempts:
 
         A rank that prints a step again, or a line without a label, may show a restart.
         """
-        number, first = event.number, event.lines[0][1]
-        for label, match in event.lines:
-            if match is not first and label is not None and number not in self.ranks[label].steps:
-                rank = self.ranks[label]
-                rank.steps.add(number)
-                rank.highest = max(rank.highest, number)
-                self.repeats[number] += 1
-            else:
+        number = event.number
+        yield event.read(*event.lines[0])
+        for label, match in event.lines[1:]:
+            rank = self.ranks[label]
+            if label is None or number in rank.steps:
                 yield event.read(label, match)
+                continue
+            rank.steps.add(number)
+            rank.highest = max(rank.highest, number)
+            self.repeats[number] += 1
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
         """Return whether a known writer repeats a step or lags behind, which is not a restart."""

@@ -296,12 +296,17 @@ class LogEvents:
             if form.counter is None:
                 self._print_ahead(form.log_format, form.values(match))
                 continue
-            text, lines = match[form.counter], [(label_of_prefix(match[1]), match)]
+            match_next, counter = form.match, form.counter
+            prefix, number_text = match.group(1, counter)
+            lines = [(label_of_prefix(prefix), match)]
             # Most often other ranks print the same step.
-            while (repeat := form.match(block, begin)) and repeat[form.counter] == text:
-                lines.append((label_of_prefix(repeat[1]), repeat))
+            while repeat := match_next(block, begin):
+                prefix, text = repeat.group(1, counter)
+                if text != number_text:
+                    break
+                lines.append((label_of_prefix(prefix), repeat))
                 begin = repeat.end()
-            number = int(text) - form.log_format.first
+            number = int(number_text) - form.log_format.first
             ahead = self.ahead.pop(form.log_format.name, _NOTHING)
             if number >= 0:
                 yield StepLines(form, number, ahead, lines)
