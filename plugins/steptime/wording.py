@@ -18,3 +18,8 @@ def first_names(names: Sequence[str], most: int) -> str:
 def date(at: float) -> str:
     """Return the local date of a Unix time, as in `2026-10-22`."""
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d}"
+
+
+def date_and_time(at: float) -> str:
+    """Return the local date and time of a Unix time to the minute, as in `2026-11-27 18:05`."""
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M}"

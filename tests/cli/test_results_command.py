@@ -17,7 +17,7 @@ from called import refusal
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
-from steptime.cli import app, output
+from steptime.cli import app, output, results
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.recipes.models import Mode
 from steptime.store.columns import CHOICES, COLUMNS, ELEMENTS
@@ -92,6 +92,17 @@ def test_the_table_shows_what_runs_are_compared_by() -> None:
     for text in ("tiny·fp32·1", "tiny·fp32·2", "checkpoint save", "0.2500", "8,192", "80.0", "0.146"):
         assert text in shown
     assert "tiny·fp32·4" not in shown
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_a_long_table_has_the_newest_runs_and_says_how_to_list_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_NEWEST", 2)
+    shown = call("--wide").stdout
+    assert ("tiny·fp32·1" in shown, "tiny·fp32·2" in shown, "checkpoint save" in shown) == (True, True, False)
+    assert shown.endswith("These are the newest 2 of 3 runs: --limit 3 lists them all.\n")
+    assert "newest" not in call("--limit", "3").stdout
+    assert "newest" not in call("--gpus", "1").stdout
+    assert jobs() == ["one", "two", "saved"], "a file for programs has all"
 
 
 @pytest.mark.long

@@ -120,6 +120,10 @@ def test_types_of_gpu_are_compared_per_token_whatever_their_cluster_and_parallel
     assert [cell.difference.change for cell in by_time.cells] == [0.0]
     by_price = compare_sets(store, ["gpu_type=h100"], ["gpu_type=gb200"], measure="price")
     assert by_price.cells == (), "no price is configured"
+    assert by_price.sentence == (
+        "1 cell in both sets, but no price of their runs is known: "
+        "set price_per_gpu_hour in the files of the clusters"
+    )
     with write_transaction(store.url) as connection:
         for cluster, price in (("hopper", 2.0), ("grace", 3.0)):
             is_there = runs.c.cluster == cluster

@@ -159,6 +159,13 @@ def test_cells_are_searched_and_filtered_and_the_address_keeps_both(page: Page) 
     expect(page).to_have_url(ending("dtype=fp8&find=70b"))
     page.reload()
     expect(frame.locator("tr[data-cell]")).to_have_count(len(cells))
+    frame.locator("#only-against_publication").select_option("below")
+    expect(frame.locator("tr[data-cell]")).to_have_count(0)
+    frame.locator("#only-dtype").select_option("")
+    frame.locator("#find").fill("")
+    expect(frame.get_by_role("link", name=BELOW, exact=True)).to_be_visible()
+    badges = set(column(frame, "against_publication"))
+    assert badges == {"below"}, badges
     frame.locator("#find").fill("no such cell")
     expect(frame.locator("#message")).to_contain_text("No cell fits the search and the filters.")
 

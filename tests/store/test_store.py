@@ -241,7 +241,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
 def test_runs_are_found_by_what_they_ran_with(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
     for name, image, nccl, nodes, environment in (
-        ("old", "nvcr.io/nvidia/nemo:25.11.01", "2.27.3", ["h008", "h0081"], {"NCCL_ALGO": "Ring"}),
+        ("old", "nvcr.io/nvidia/nemo:25.11.01", "2.9.1", ["h008", "h0081"], {"NCCL_ALGO": "Ring"}),
         ("new", "nvcr.io/nvidia/nemo:26.02.01", "2.28.9", ["h0081"], {"NCCL_ALGO": "Ring_100%"}),
     ):
         plain = make_result(name, environment=environment)
@@ -257,14 +257,14 @@ def test_runs_are_found_by_what_they_ran_with(store_url: str, make_result: MakeR
     assert set(names(nvidia_driver="570.86.15")) == set(names(node="h0081")) == {"old", "new"}
     assert names(node="h008") == names(variable="NCCL_ALGO=Ring") == ["old"], "no beginnings of names"
     assert names(variable="NCCL_ALGO=Ring_100%") == ["new"]
-    assert names(version="nccl 2.27.3") == ["old"]
+    assert names(version="nccl 2.9.1") == ["old"]
     assert names(node="h0%") == names(node="h00_1") == [], "no patterns"
     assert store.count(node="h008") == 1
     for words in ("nemo:26.02.01", "2.28.9", "NCCL_ALGO=Ring_100%"):
         assert names(search=words) == ["new"]
     assert names(search="h008 570.86") == names(search="nccl_algo h0081")
-    assert store.choices()["nccl"] == ["2.27.3", "2.28.9"]
-    assert store.run("old")["versions"].endswith("python 3.11.7, nccl 2.27.3, nvidia_driver 570.86.15")
+    assert store.choices()["nccl"] == ["2.9.1", "2.28.9"]
+    assert store.run("old")["versions"].endswith("python 3.11.7, nccl 2.9.1, nvidia_driver 570.86.15")
 
 
 @pytest.mark.long

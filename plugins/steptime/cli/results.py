@@ -93,6 +93,8 @@ MLFLOW_TRACKING_URI=http://mlflow.example:5000 steptime results mlflow --experim
 """
 
 _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
+_NEWEST = 200
+"""Runs that a table lists by default; a file for programs has all."""
 _PARALLELISM = ("tensor", "pipeline", "context", "data", "expert")
 
 
@@ -108,7 +110,10 @@ def results(
     *,
     selection: RunFilters,
     everything: Annotated[bool, typer.Option("--all", help="Rejected runs too, with the reason.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many runs, the latest ones.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="At most this many runs, the latest ones; a table has 200 by default."),
+    ] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
@@ -126,13 +131,18 @@ def results(
         show_results([], output_format)
         typer.echo(_NO_RESULTS, err=True)
         return
-    rows: Sequence[Mapping[str, Any]] = selection.rows(store, include_rejected=everything, limit=limit)
+    shown = _NEWEST if limit is None and output_format is Format.TABLE else limit
+    rows: Sequence[Mapping[str, Any]] = selection.rows(store, include_rejected=everything, limit=shown)
     if output_format is not Format.TABLE:
         rows = add_verdicts(store, rows)
     show_results(rows, output_format, full_names=full_names, wide=wide)
     if not rows:
         hint = "" if everything else " --all lists rejected ones too."
         typer.echo(f"No result fits these filters.{hint}", err=True)
+    if limit is None and len(rows) == shown:
+        matching = selection.count(store, include_rejected=everything)
+        if matching > shown:
+            typer.echo(f"These are the newest {shown} of {matching} runs: --limit {matching} lists them all.")
 
 
 def show_results(

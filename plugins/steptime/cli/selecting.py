@@ -75,6 +75,10 @@ class RunFilters:
         limit = None if limit is None else min(limit, sys.maxsize)
         return store.results(**self._filters(store, include_rejected), limit=limit, in_reading_order=True)
 
+    def count(self, store: Store, *, include_rejected: bool = False) -> int:
+        """Count the runs that `rows` returns without a limit."""
+        return store.count(**self._filters(store, include_rejected))
+
     def latest_first(self, store: Store) -> list[dict[str, Any]]:
         """Return the selected runs, latest submitted first; rejected ones only if --state selects them.
 

@@ -15,7 +15,7 @@ from steptime.judging.drift import Drift
 from steptime.judging.missing_cells import Completeness
 from steptime.judging.onset import Onset, changed_words
 from steptime.judging.run_judgement import Judgement
-from steptime.judging.series import Series, SeriesRun
+from steptime.judging.series import Series, SeriesRun, cell_names
 from steptime.judging.verdicts import VERDICTS, SeriesVerdict, decide_verdict, describe_verdict
 from steptime.measure.report import Totals
 from steptime.store import columns
@@ -215,12 +215,8 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """The name of each finding's cell: its label, or its full name if two cells share a label."""
-        labels = Counter(finding.series.label for finding in self.findings)
-        return [
-            finding.series.label if labels[finding.series.label] == 1 else finding.series.full_name
-            for finding in self.findings
-        ]
+        """The name of each finding's cell: its label, and what tells apart cells that share one."""
+        return cell_names([finding.series.key for finding in self.findings])
 
     @property
     def sentence(self) -> str:

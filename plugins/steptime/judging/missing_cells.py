@@ -7,9 +7,9 @@ that did not run is included if it is overdue. Outside of sweeps, the planned ce
 
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, SeriesState
-from steptime.judging.series import Series, recent_seconds
+from steptime.judging.series import Series, cell_names, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
@@ -98,8 +98,8 @@ class Completeness:
     """Judged cells whose minimum detectable change is above `LARGEST_UNSEEN_CHANGE`."""
     alternating: tuple[Series, ...] = ()
     """Judged cells that alternate between two levels; they are not among those too noisy."""
-    full_names: frozenset[Series] = frozenset()
-    """Cells whose short name is shared by another planned cell."""
+    names: Mapping[Series, str] = field(default_factory=dict)
+    """The name of each planned cell: its label, and what tells apart cells that share one."""
 
     @property
     def planned(self) -> int:
@@ -185,7 +185,7 @@ class Completeness:
         return first_names([self._name(series) for series in cells], _NAMED)
 
     def _name(self, series: Series) -> str:
-        return series.full_name if series in self.full_names else series.label
+        return self.names.get(series, series.label)
 
 
 def completeness(
@@ -240,7 +240,6 @@ def completeness(
     causes = rejection_causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
     insufficient = sum(state.state == "insufficient history" for state in judged.values())
     alternating = _alternating(recent_seconds(store, LEVEL_RUNS) if recent is None else recent, judged)
-    labels = Counter(series.label for series in cells)
     return Completeness(
         judged=len(judged) - insufficient,
         insufficient_history=insufficient,
@@ -252,7 +251,7 @@ def completeness(
             series for series, state in judged.items() if _too_noisy(state) and series not in alternating
         ),
         alternating=tuple(alternating),
-        full_names=frozenset(series for series in cells if labels[series.label] > 1),
+        names=dict(zip(cells, cell_names([series.key for series in cells]), strict=True)),
     )
 
 

@@ -5,9 +5,8 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from steptime.durations import WEEK_S
 from steptime.judging.incidents import ACTIVE, incidents
-from steptime.judging.node_effects import node_effects
+from steptime.judging.node_effects import EVIDENCE_S, node_effects
 from steptime.judging.node_evidence import read_node_runs
 from steptime.judging.node_pairs import newest_node_sweep
 from steptime.judging.run_findings import add_verdicts
@@ -16,8 +15,6 @@ from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.stragglers import rank_times
 from steptime.store.run_queries import Store
 from steptime.store.run_records import split_nodes
-
-LOOK_BACK_S = 4 * WEEK_S
 
 
 def describe_node(store: Store, cluster: str, node: str, now: float | None = None) -> dict[str, Any]:
@@ -36,7 +33,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
       includes this node, None if there is none; `pairs`: sentences on what it found about the node.
     - `excluded`: whether the newest job of the cluster, `newest_job`, excludes the node.
     """
-    since = (time.time() if now is None else now) - LOOK_BACK_S
+    since = (time.time() if now is None else now) - EVIDENCE_S
     rows = add_verdicts(store, store.results(include_rejected=True, cluster=cluster, since=since))
     named = [
         incident
@@ -50,7 +47,7 @@ def describe_node(store: Store, cluster: str, node: str, now: float | None = Non
             elsewhere[Series.from_row(row)].append(row["run_change_percent"])
     usual = {series: statistics.median(changes) for series, changes in elsewhere.items()}
     began = since if active is None else active.since
-    runs = [run for run in read_node_runs(store, since + LOOK_BACK_S, cluster) if run.at >= began]
+    runs = [run for run in read_node_runs(store, since + EVIDENCE_S, cluster) if run.at >= began]
     effect = next(iter(node_effects(runs, node)), None)
     names = ("job_name", "label", "submitted_at", "state", "run_change_percent", "verdict", "series_state")
     of_node = [row for row in rows if _had(row, node)]

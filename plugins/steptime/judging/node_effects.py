@@ -27,6 +27,7 @@ from steptime.store.run_records import split_nodes
 
 WEEKS_BACK = 4
 """Runs of so many weeks are looked at."""
+EVIDENCE_S = WEEKS_BACK * WEEK_S
 FEWEST_CELLS = 3
 """A node is not named for fewer cells than this."""
 NODE_ALPHA = 0.005
@@ -163,8 +164,11 @@ def slow_nodes(runs: Sequence[NodeRun]) -> list[SlowNode]:
     After a node is named, its runs are left out of the search for the next one. A node that was slow and is
     usual again is not named.
     """
+    return _slow_nodes(_Evidence.of(runs))
+
+
+def _slow_nodes(evidence: "_Evidence") -> list[SlowNode]:
     named: list[SlowNode] = []
-    evidence = _Evidence.of(runs)
     while (slow := _clearest(evidence)) is not None:
         if not is_usual_again(evidence.runs, slow.nodes, slow.effect.change, slow.effect.since):
             named.append(slow)
@@ -180,11 +184,10 @@ def node_effects(runs: Sequence[NodeRun], only: str | None = None) -> list[NodeE
     """
     effects: list[NodeEffect] = []
     for cluster in sorted({run.series["cluster"] for run in runs}):
-        of_cluster = [run for run in runs if run.series["cluster"] == cluster]
+        evidence = _Evidence.of(run for run in runs if run.series["cluster"] == cluster)
         named = {
-            node: replace(slow.effect, node=node) for slow in slow_nodes(of_cluster) for node in slow.nodes
+            node: replace(slow.effect, node=node) for slow in _slow_nodes(evidence) for node in slow.nodes
         }
-        evidence = _Evidence.of(of_cluster)
         for place, node in enumerate(evidence.nodes):
             if only in (None, node):
                 effect = named.get(node) or _effect(evidence, place, evidence.per_level([place]))

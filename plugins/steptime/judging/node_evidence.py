@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.durations import WEEK_S
 from steptime.judging.judgements import hidden_series, judge_now
-from steptime.judging.node_effects import WEEKS_BACK, NodeRun, as_evidence, node_runs
+from steptime.judging.node_effects import EVIDENCE_S, NodeRun, as_evidence, node_runs
 from steptime.judging.series import Series
 from steptime.recipes.models import Mode
 from steptime.store import judgement_queries
@@ -18,7 +17,7 @@ def read_node_runs(store: Store, until: float, cluster: str | None = None) -> li
     Only those of `cluster`, unless it is None. A series with runs that the store's user may not read is
     judged by the others.
     """
-    since = until - WEEKS_BACK * WEEK_S
+    since = until - EVIDENCE_S
     rows: dict[Series, list[Mapping[str, Any]]] = {}
     scope = {"mode": Mode.PERFORMANCE} | ({} if cluster is None else {"cluster": cluster})
     for row in judgement_queries.times_with_baselines(store, since, until, scope):

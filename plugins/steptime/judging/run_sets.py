@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, get_args
 from steptime.ages import since_when
 from steptime.errors import UserError, one_line, unknown_value
 from steptime.judging.record_changes import shown_value
-from steptime.judging.series import Series, SeriesRun, series_runs
+from steptime.judging.series import Series, SeriesRun, cell_names, series_runs
 from steptime.recipes.models import Mode
 from steptime.store.columns import BY_NAME, ELEMENTS, Column, Row, series_columns
 from steptime.store.run_queries import Store
@@ -195,6 +195,8 @@ class SetComparison:
     only_b: tuple[str, ...]
     differing: tuple[tuple[str, str, str, int], ...]
     """What else differs within cells: name, values in the first and the second set, number of cells."""
+    unmeasured: int = 0
+    """Number of cells of both sets whose runs lack the measure."""
 
     @property
     def median(self) -> Difference | None:
@@ -204,6 +206,9 @@ class SetComparison:
     @property
     def sentence(self) -> str:
         """What the comparison says, in a sentence."""
+        if self.median is None and self.unmeasured:
+            cells = counted(self.unmeasured, "cell")
+            return f"{cells} in both sets, but {_LACKING[self.measure]}"
         if self.median is None:
             return f"no cell is in both sets: {len(self.only_a)} in A, {len(self.only_b)} in B"
         cells = counted(len(self.cells), "cell")
@@ -246,6 +251,11 @@ class SetComparison:
         }
 
 
+_LACKING: Mapping[Measure, str] = {
+    "time": "their runs have no time",
+    "tokens": "their runs have no throughput",
+    "price": "no price of their runs is known: set price_per_gpu_hour in the files of the clusters",
+}
 _WORDS: Mapping[Measure, tuple[str, str]] = {
     "time": ("is faster", "is slower"),
     "tokens": ("needs less GPU time for a token", "needs more GPU time for a token"),
@@ -316,7 +326,8 @@ def compare_runs_of_sets(
     common = [key for key in cells_a if key in cells_b]
     if measure is None:
         measure = "time" if all(_same_work(cells_a[key], cells_b[key]) for key in common) else "tokens"
-    names = _names(dict.fromkeys([*cells_a, *cells_b]), identity)
+    keys = list(dict.fromkeys([*cells_a, *cells_b]))
+    names = dict(zip(keys, cell_names([dict(zip(identity, key, strict=True)) for key in keys]), strict=True))
     compared, differing = [], _Differing()
     for key in common:
         runs = [_measured(of_set[key], measure) for of_set in (cells_a, cells_b)]
@@ -335,6 +346,7 @@ def compare_runs_of_sets(
         tuple(sorted(names[key] for key in cells_a if key not in cells_b)),
         tuple(sorted(names[key] for key in cells_b if key not in cells_a)),
         tuple(differing),
+        unmeasured=len(common) - len(compared),
     )
 
 
@@ -410,37 +422,6 @@ def _by_cell(runs: Iterable[SeriesRun], identity: Sequence[str]) -> dict[tuple[A
     for run in runs:
         cells.setdefault(tuple(run.row[name] for name in identity), []).append(run)
     return cells
-
-
-def _names(keys: Iterable[tuple[Any, ...]], identity: Sequence[str]) -> dict[tuple[Any, ...], str]:
-    """Name each cell: `70b·fp8·64`, with the values that tell cells of one such name apart."""
-    named: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    cells = {key: dict(zip(identity, key, strict=True)) for key in keys}
-    for cell in cells.values():
-        named[_short_name(cell)].append(cell)
-    return {key: _long_name(cell, named[_short_name(cell)]) for key, cell in cells.items()}
-
-
-def _short_name(cell: Mapping[str, Any]) -> str:
-    parts = [str(cell[name]) for name in ("size", "dtype", "gpus") if name in cell]
-    if cell.get("mode") not in (None, Mode.PERFORMANCE):
-        parts.append(cell["mode"].replace("_", " "))
-    if cell.get("tuning"):
-        parts.append(f"tuned {cell['tuning']}")
-    return "·".join(parts)
-
-
-def _long_name(cell: Mapping[str, Any], alike: Sequence[Mapping[str, Any]]) -> str:
-    apart = [name for name in cell if len({other[name] for other in alike}) > 1]
-    words = [
-        f"{name.replace('_', ' ')} {cell[name]}" if name.endswith("_parallel") else _word(name, cell[name])
-        for name in apart
-    ]
-    return f"{_short_name(cell)} ({', '.join(words)})" if words else _short_name(cell)
-
-
-def _word(name: str, value: Any) -> str:
-    return ("" if value else "no ") + name if isinstance(value, bool) else str(value or f"no {name}")
 
 
 class _Differing:

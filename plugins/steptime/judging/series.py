@@ -5,7 +5,7 @@ parallelism, scaling and mode. Image, versions, drivers, options and commits may
 because upgrades are the commonest cause of a slowdown; a trend shows these changes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Self
@@ -73,9 +73,7 @@ class Series:
     @property
     def label(self) -> str:
         """A short name like `70b·fp8·64`: size, data type, GPUs, mode unless performance, and any tuning."""
-        mode = [] if self["mode"] == Mode.PERFORMANCE else [self["mode"].replace("_", " ")]
-        tuned = [f"tuned {self['tuning']}"] if self["tuning"] else []
-        return "·".join([self["size"], self["dtype"], str(self["gpus"]), *mode, *tuned])
+        return _label(self.key)
 
     @property
     def full_name(self) -> str:
@@ -96,6 +94,40 @@ class Series:
             for name in COLUMNS
             if self[name] != other[name]
         ]
+
+
+def cell_names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a name for each of several cells, given by values of `COLUMNS`: `70b·fp8·64`.
+
+    Cells of one label have the values in which they differ behind it: `70b·fp8·64 (gb200, grace)`.
+    """
+    labels = [_label(cell) for cell in cells]
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for label, cell in zip(labels, cells, strict=True):
+        alike.setdefault(label, []).append(cell)
+    return [_apart(label, cell, alike[label]) for label, cell in zip(labels, cells, strict=True)]
+
+
+def _label(cell: Mapping[str, Any]) -> str:
+    parts = [str(cell[name]) for name in ("size", "dtype", "gpus") if name in cell]
+    if cell.get("mode") not in (None, Mode.PERFORMANCE):
+        parts.append(cell["mode"].replace("_", " "))
+    if cell.get("tuning"):
+        parts.append(f"tuned {cell['tuning']}")
+    return "·".join(parts)
+
+
+def _apart(label: str, cell: Mapping[str, Any], alike: Iterable[Mapping[str, Any]]) -> str:
+    words = [
+        f"{name.replace('_', ' ')} {cell[name]}" if name.endswith("_parallel") else _word(name, cell[name])
+        for name in cell
+        if any(other[name] != cell[name] for other in alike)
+    ]
+    return f"{label} ({', '.join(words)})" if words else label
+
+
+def _word(name: str, value: Any) -> str:
+    return ("" if value else "no ") + name if isinstance(value, bool) else str(value or f"no {name}")
 
 
 @dataclass(frozen=True)

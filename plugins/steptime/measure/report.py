@@ -12,7 +12,7 @@ from typing import Any
 from steptime.errors import one_line
 from steptime.store.columns import BY_NAME, COLUMNS, Column, Row
 from steptime.waiting import duration
-from steptime.wording import counted
+from steptime.wording import counted, date_and_time
 
 
 def choose_columns(
@@ -75,7 +75,7 @@ def _number_text(column: Column, value: float, digits: int) -> str:
 
 def _words(column: Column, value: Any) -> str:
     if column.kind == "time":
-        return f"{datetime.fromtimestamp(value).astimezone():%Y-%m-%d %H:%M}"
+        return date_and_time(value)
     if column.kind == "boolean":
         return column.name if value else ""
     return f"{value:,}" if column.kind == "integer" else str(value)

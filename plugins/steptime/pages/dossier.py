@@ -16,11 +16,12 @@ from steptime.judging import suite as suites
 from steptime.judging.suite import Suite
 from steptime.measure.report import choose_columns, format_column, list_notes
 from steptime.measure.run_files import log_sha256
-from steptime.pages.report_file import static_text, when
+from steptime.pages.report_file import static_text
 from steptime.recipes.published import PUBLISHED_THROUGHPUT
 from steptime.store import columns
 from steptime.store.columns import Column
 from steptime.store.run_queries import Store
+from steptime.wording import date_and_time
 
 _SHOWN_AS = {"passes": "faster", "below": "slower", "failed": "slower", "missing": "slower"}
 """Class in the style sheet, by verdict."""
@@ -74,7 +75,7 @@ def dossier(store: Store, suite: Suite, now: float) -> str:
 
     `now` (Unix time) is the date it shows.
     """
-    counted = "every run counts" if suite.since is None else f"runs since {when(suite.since)} count"
+    counted = "every run counts" if suite.since is None else f"runs since {date_and_time(suite.since)} count"
     runs = [
         {**row, "cell": suite.find_cell(row).name, "log_sha256": log_sha256(row) or "not on this machine"}
         for row in suite.runs
@@ -84,7 +85,7 @@ def dossier(store: Store, suite: Suite, now: float) -> str:
         of=f"suite {suite.sweep.name}",
         description=suite.sweep.description,
         counted=counted,
-        made=f"{when(now)} by steptime {__version__}",
+        made=f"{date_and_time(now)} by steptime {__version__}",
         sentence=suite.sentence,
         confidence=f"{100 * suites.CONFIDENCE:g} %",
         limit=f"{100 * PUBLISHED_THROUGHPUT:g}",

@@ -6,7 +6,6 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from heapq import nlargest
 from html import escape
 from operator import itemgetter
@@ -21,6 +20,7 @@ from steptime.judging.series import Series
 from steptime.pages import answers
 from steptime.store.columns import Row
 from steptime.store.run_queries import Store
+from steptime.wording import date_and_time
 
 _STATIC = Path(__file__).parent / "static"
 _MOST_RUNS = 1000
@@ -52,7 +52,9 @@ def report_since(store: Store, since: float) -> Report:
     is_new = together is not None and together["submitted_at"] >= since
     latest = together["together"] if together and is_new else None
     compared = compare_since(store, since)
-    made = _report(store, compared, of=f"runs since {when(since)}", runs=runs, together=latest, since=since)
+    made = _report(
+        store, compared, of=f"runs since {date_and_time(since)}", runs=runs, together=latest, since=since
+    )
     return replace(made, answers={**made.answers, **_trials(store, since)})
 
 
@@ -179,7 +181,7 @@ def html(report: Report, now: float) -> str:
         summary += f" Trial {escape(trial['trial'])}: {escape(' '.join(trial['sentences']))}"
     frozen = {
         "of": report.of,
-        "made": f"made {when(now)} by steptime {__version__}",
+        "made": f"made {date_and_time(now)} by steptime {__version__}",
         "answers": report.answers,
         "newest": report.newest,
     }
@@ -231,8 +233,3 @@ def _module(file: Path) -> str:
     """Return a script as a data URL whose imports refer to names of the import map."""
     script = re.sub(r'(from|import) "\./', r'\1 "steptime/', file.read_text(encoding="utf-8"))
     return f"data:text/javascript;base64,{base64.b64encode(script.encode()).decode()}"
-
-
-def when(seconds: float) -> str:
-    """Format a Unix time as local date and time: `2026-11-27 18:05`."""
-    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"

@@ -10,6 +10,7 @@ from __future__ import (
 )
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -261,13 +262,15 @@ class Store:
     def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
         """Return the values of each column that people filter by, sorted, in the selected runs.
 
-        Rejected runs count. `equal` selects runs by column values, as for `results`.
+        Numbers within a value sort as numbers: driver 570.86 before 570.124. Rejected runs count. `equal`
+        selects runs by column values, as for `results`.
         """
         # All columns at once: there are few combinations.
         query = select(*(runs.c[name] for name in CHOICES)).distinct()
         with read_connection(self.url) as connection:
             rows = connection.execute(self._selected(query, True, None, None, equal)).all()
-        return {name: sorted({row[index] for row in rows} - {None}) for index, name in enumerate(CHOICES)}
+        values = ({row[index] for row in rows} - {None} for index in range(len(CHOICES)))
+        return {name: sorted(of, key=_by_numbers) for name, of in zip(CHOICES, values, strict=True)}
 
     def run(self, job_name: str) -> dict[str, Any]:
         """Return one run, valid or rejected. Raises UserError for an unknown job name."""
@@ -512,3 +515,10 @@ def _reading_order() -> tuple[ColumnElement[Any], ...]:
         runs.c.submitted_at,
         runs.c.id,
     )
+
+
+def _by_numbers(value: Any) -> list[Any]:
+    """Return a sort key by which numbers within a text sort as numbers."""
+    if not isinstance(value, str):
+        return [value]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", value)]

@@ -20,7 +20,7 @@ from steptime.airflow.sweep.cells import (
 from steptime.clusters.config import ClusterConfig, load_cluster, open_cluster
 from steptime.errors import SystemFailure, UserError, one_line
 from steptime.judging.comparison import compare_cells
-from steptime.judging.node import LOOK_BACK_S
+from steptime.judging.node_effects import EVIDENCE_S
 from steptime.judging.node_pairs import newest_node_sweep
 from steptime.recipes.models import Mode, OptionValue, Run
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
@@ -220,7 +220,7 @@ def _slow_nodes(store: Store, cluster: str) -> tuple[str, ...]:
 
     A node sweep runs on each node and on pairs of nodes.
     """
-    swept = newest_node_sweep(store, store.results(cluster=cluster, since=time.time() - LOOK_BACK_S))
+    swept = newest_node_sweep(store, store.results(cluster=cluster, since=time.time() - EVIDENCE_S))
     return tuple(swept.slow_nodes) if swept else ()
 
 

@@ -204,7 +204,7 @@ function fill(whole) {
     ...(whole.sentence ? [verdictLine(whole)] : []),
     ...(whole.cause ? [element("p", { className: "verdict rejected" }, element("strong", {}, capitalised(whole.cause)))] : []),
     ...(whole.log.excerpt ? [logExcerpt(whole)] : []),
-    ...(note && note.replace(/\.$/, "") !== whole.cause ? [element("p", { className: run.reason ? "remark" : "verdict warned" }, note)] : []),
+    ...(note && note.replace(/\.$/, "") !== whole.cause?.replace(/\.$/, "") ? [element("p", { className: run.reason ? "remark" : "verdict warned" }, note)] : []),
     numbers(run, whole.peak_source),
     ...(frozen ? [] : [otherRun(run, current().get("with"), tryToCompare)]),
     accepting,

@@ -41,7 +41,7 @@ const RECENT = {
   name: "recent", title: "Recent runs", kind: "text", description: "Recent runs, and what was usual as a dashed line",
   value: ({ recent }) => recent.length, cell: ({ recent, baseline_s: usual }) => sparkline(recent, usual), place: 3.2,
 };
-const FILTERS = ["cluster", "workload", "size", "dtype", "gpus", "verdict"];
+const FILTERS = ["cluster", "workload", "size", "dtype", "gpus", "verdict", "against_publication"];
 
 let answer = null;
 let found = null;
@@ -97,7 +97,7 @@ const rowsWithRecent = () => rowsOf(answer).map((row, place) => ({ ...row, recen
 
 /** Draw a filter for each column in which the cells differ; the address stores the choice. */
 function drawFilters(rows) {
-  const choices = FILTERS.map((name) => [name, [...new Set(rows.map((row) => String(row[name])))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }))]);
+  const choices = FILTERS.map((name) => [name, [...new Set(rows.map((row) => row[name]).filter((value) => value != null).map(String))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }))]);
   parts.filters.replaceChildren(...choices.filter(([name, values]) => values.length > 1 || current().has(name)).map(([name, values]) => {
     const select = element("select", { id: `only-${name}`, onchange: ({ target }) => { keep({ [name]: target.value }); drawRows(); } },
       ...["", ...values].map((value) => element("option", { value }, value || "all")));
