@@ -41,11 +41,16 @@ def write(store: Store, make_result: Callable[..., Result]) -> Write:
         nodes: Iterable[str] = ("n1",),
         recipe: dict[str, Any] | None = None,
         cluster: str = "local",
+        tuning: str = "",
         **options: Any,
     ) -> None:
         plain = make_result(job, step_times=[seconds] * 20, **options)
         run = plain.run.model_copy(
-            update={"recipe": plain.run.recipe.model_copy(update=recipe or {}), "cluster": cluster}
+            update={
+                "recipe": plain.run.recipe.model_copy(update=recipe or {}),
+                "cluster": cluster,
+                "tuning": tuning,
+            }
         )
         record = json.loads(make_result(job, run=run, **options).record) | {"nodes": list(nodes)}
         record["provenance"]["staged"]["image"] = image
@@ -130,6 +135,15 @@ def test_types_of_gpu_are_compared_per_token_whatever_their_cluster_and_parallel
             connection.execute(runs.update().where(is_there).values(price_per_million_tokens=price))
     by_price = compare_sets(store, ["gpu_type=h100"], ["gpu_type=gb200"], measure="price")
     assert [cell.difference.change for cell in by_price.cells] == [pytest.approx(0.5)]
+
+
+def test_runs_with_an_argument_are_compared_with_runs_without(store: Store, write: Write) -> None:
+    for number in range(3):
+        write(f"a{number}", 1.0)
+        write(f"b{number}", 1.1, tuning="tp2 recompute_num_layers=1")
+        write(f"c{number}", 1.3, tuning="tp2")
+    compared = compare_sets(store, ["tuning="], ["tuning=*recompute_num_layers=1*"])
+    assert [(cell.name, round(cell.difference.change, 3)) for cell in compared.cells] == [("tiny·fp32·2", 0.1)]
 
 
 def test_this_month_against_the_last_one(store: Store, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

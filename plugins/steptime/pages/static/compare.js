@@ -64,7 +64,7 @@ export function open(box) {
     element("button", { type: "submit" }, "Compare"), element("datalist", { id: "known-conditions" }));
   const how = element("p", { id: "how", className: "footnote" },
     "Conditions are NAME=VALUE, separated by semicolons: a column of the results, node, version, variable or the name of a variable, since and until (30d, or 2026-11-01). "
-    + "* stands for any characters, NAME= for runs without that variable; a name that is repeated allows either value.");
+    + "* stands for any characters, NAME= for runs without that variable; a name that is repeated allows either value. tuning=*NAME=VALUE* finds an argument or another option of tuned runs, tuning= the others.");
   const [suggested, remarks] = [element("p", { className: "ideas" }), element("ul", { className: "remarks" })];
   const [listing, rest] = [element("section", { id: "listing", ariaLabel: "Cells", hidden: true }), element("section", { id: "rest", hidden: true })];
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; } });
