@@ -143,7 +143,9 @@ def test_runs_with_an_argument_are_compared_with_runs_without(store: Store, writ
         write(f"b{number}", 1.1, tuning="tp2 recompute_num_layers=1")
         write(f"c{number}", 1.3, tuning="tp2")
     compared = compare_sets(store, ["tuning="], ["tuning=*recompute_num_layers=1*"])
-    assert [(cell.name, round(cell.difference.change, 3)) for cell in compared.cells] == [("tiny·fp32·2", 0.1)]
+    assert [(cell.name, round(cell.difference.change, 3)) for cell in compared.cells] == [
+        ("tiny·fp32·2", 0.1)
+    ]
 
 
 def test_this_month_against_the_last_one(store: Store, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ export const numbersOf = (run) => declared.columns.filter(({ name, kind }) => ki
 /** The columns of all measured numbers that one of two runs has. */
 export const comparedNumbers = (one, other) => declared.columns.filter(({ name, kind }) => kind === "number" && (one[name] ?? other[name]) != null);
 
-export const capitalised = (text) => (/^[a-z]+(?=[ ,;\-]|$)/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text);
+export const capitalised = (text) => (/^[a-z]+(?=[ ,;/\-]|$)/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text);
 
 export const valueOf = (column, row) => (column.value ? column.value(row) : row[column.name]);
 
