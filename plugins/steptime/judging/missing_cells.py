@@ -26,9 +26,9 @@ from steptime.store.run_queries import Store
 from steptime.wording import counted, date, first_names
 
 LOOK_BACK_S = 4 * WEEK_S
+"""How long before a comparison the runs of a sweep are used to learn its cells."""
 _NEWEST_RUNS = 200
 """Newest runs of a series among which those are looked for that failed since the newest valid one."""
-"""How long before a comparison the runs of a sweep are used to learn its cells."""
 LARGEST_UNSEEN_CHANGE = 0.05
 """A cell is too noisy if a single run slower by this much is noticed in fewer than 4 of 5 cases."""
 _OVERDUE = 1.25

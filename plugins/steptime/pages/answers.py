@@ -385,8 +385,8 @@ def series_trend(
     """
     points, missing = trend(store, judged_series, limit=limit), find_missing(store, judged_series)
     runs, since = len(points), None
-    if runs == limit:  # or more
-        runs, since = store.count(**judged_series.key), points[0]["submitted_at"]
+    if limit is not None and points and (total := store.count(**judged_series.key)) > limit:
+        runs, since = total, points[0]["submitted_at"]
     names = ("job_name", "submitted_at", "reason")
     failed = store.results(
         include_rejected=True, state="rejected", since=since, only=names, **judged_series.key
