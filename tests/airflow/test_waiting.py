@@ -11,7 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
 from steptime.airflow import triggers
-from steptime.airflow.triggers import TrainingTrigger
+from steptime.airflow.sweep.trial_operators import RoundTrigger
+from steptime.airflow.triggers import GpuLimitTrigger, TrainingTrigger, WaitingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 
@@ -38,6 +39,21 @@ def test_the_sensor_defers_for_the_job_of_the_ledger(submission: Submit, make_co
     assert path == "steptime.airflow.triggers.TrainingTrigger"
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)
     assert (arguments["cluster"], arguments["job"]) == ("local", job["name"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (TrainingTrigger, {"cluster": "local", "job": "j"}),
+        (GpuLimitTrigger, {"job": "j"}),
+        (RoundTrigger, {"dag_id": "d", "run_id": "r", "task_id": "t", "count": 1}),
+    ],
+)
+def test_a_task_that_waited_during_an_upgrade_or_a_rollback_goes_on_waiting(
+    kind: type[WaitingTrigger], arguments: dict[str, Any]
+) -> None:
+    """Airflow makes its trigger from what the other version has stored."""
+    assert kind(**arguments, patience_h=None).serialize()[1] == arguments
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(3.0, 5.0), (20.0, 0.0)])

@@ -29,7 +29,8 @@ class WaitingTrigger(BaseTrigger):
     """A trigger that fires once, with the result of its method `event`.
 
     Subclasses pass the arguments of their own constructor as `arguments`, so that Airflow can serialize the
-    trigger.
+    trigger. They ignore arguments that they do not know: tasks that waited during an upgrade or a rollback
+    have stored those of another version, and Airflow fails a task whose trigger cannot be made.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -58,7 +59,7 @@ class GpuLimitTrigger(WaitingTrigger):
     :param job: the job's name in the job ledger (the table `jobs`).
     """
 
-    def __init__(self, *, job: str) -> None:
+    def __init__(self, *, job: str, **_of_another_version: Any) -> None:
         super().__init__(job=job)
         self.job = job
 
@@ -82,7 +83,7 @@ class TrainingTrigger(WaitingTrigger):
     :param job: the job's name.
     """
 
-    def __init__(self, *, cluster: str, job: str) -> None:
+    def __init__(self, *, cluster: str, job: str, **_of_another_version: Any) -> None:
         super().__init__(cluster=cluster, job=job)
         self.cluster = cluster
         self.job = job

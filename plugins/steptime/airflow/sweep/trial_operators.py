@@ -47,7 +47,9 @@ class RoundTrigger(WaitingTrigger):
     :param count: how many of its mapped instances have to be over.
     """
 
-    def __init__(self, *, dag_id: str, run_id: str, task_id: str, count: int) -> None:
+    def __init__(
+        self, *, dag_id: str, run_id: str, task_id: str, count: int, **_of_another_version: Any
+    ) -> None:
         super().__init__(dag_id=dag_id, run_id=run_id, task_id=task_id, count=count)
         self.tasks = (dag_id, run_id, task_id)
         self.count = count
