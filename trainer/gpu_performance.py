@@ -15,9 +15,8 @@ from nemo.lightning.pytorch.callbacks.garbage_collection import GarbageCollectio
 from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
-from trainer.errors import TrainerError
-from trainer.spec import PlannedRun, Settings
-from trainer.versions import accepted, has_option
+from trainer.spec import NEMO, PlannedRun, Settings
+from trainer.versions import accepted, has_option, tuned_buffers
 
 
 def precision(run: PlannedRun) -> list[MegatronMixedPrecision]:
@@ -100,7 +99,7 @@ def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback
         callbacks.append(
             MegatronCommOverlapCallback(
                 tp_comm_overlap=run.settings.tp_comm_overlap,
-                tp_comm_overlap_cfg=_tuned_buffers(settings.tp_comm_overlap_cfg)
+                tp_comm_overlap_cfg=tuned_buffers(userbuffers, NEMO, settings.tp_comm_overlap_cfg)
                 if run.settings.tp_comm_overlap
                 else None,
                 tp_comm_bootstrap_backend=bootstrap,
@@ -110,18 +109,3 @@ def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback
             )
         )
     return callbacks
-
-
-def _tuned_buffers(name: str | None) -> Any | None:
-    """Return NeMo's overlap settings of that name; None, for Transformer Engine's defaults, without a name.
-
-    Raises TrainerError if this NeMo has no such settings.
-    """
-    if name is None:
-        return None
-    if not hasattr(userbuffers, name):
-        raise TrainerError(
-            f"this release of NeMo has no {name}, which the plan names as tp_comm_overlap_cfg: choose the "
-            "workload's own image."
-        )
-    return getattr(userbuffers, name)

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from trainer.errors import TrainerError
@@ -100,6 +101,24 @@ def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
                 "file names, or remove the setting from performance in that file."
             )
     return options
+
+
+def tuned_buffers(module: ModuleType, backend: str, name: str | None) -> Any | None:
+    """Return the overlap settings of a name (`tp_comm_overlap_cfg`) from the backend's module of them.
+
+    None, for Transformer Engine's defaults, without a name.
+
+    Raises:
+        TrainerError: the installed release has no such settings.
+    """
+    if name is None:
+        return None
+    if not hasattr(module, name):
+        raise TrainerError(
+            f"this release of {NAMES[backend]} has no {name}, which the plan names as tp_comm_overlap_cfg: "
+            "choose the workload's own image."
+        )
+    return getattr(module, name)
 
 
 def untried(backend: str) -> str | None:

@@ -1,7 +1,7 @@
 """The points of a run at which drills strike: each is observed, and most hold the run there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, NullPool, create_engine, text
@@ -161,12 +161,10 @@ BEFORE_SBATCH = Point(
     lambda scene: scene.site.gate("sbatch").arrived > 0,
     _open_sbatch,
 )
-IN_SECOND_ROUND = Point(
-    "before sbatch of the second round of a trial of two",
-    SUBMIT,
-    _gate_before_third_sbatch,
-    lambda scene: scene.site.gate("sbatch").arrived > 0,
-    _open_sbatch,
+IN_SECOND_ROUND = replace(
+    BEFORE_SBATCH,
+    name="before sbatch of the second round of a trial of two",
+    prepare=_gate_before_third_sbatch,
     cell=2,
 )
 AFTER_SBATCH = Point(

@@ -34,13 +34,12 @@ from trainer.bridge.model_providers import model_provider
 from trainer.bridge.on_cpu import cpu_patches
 from trainer.callbacks import Records, common_callbacks
 from trainer.ending import Ending
-from trainer.errors import TrainerError
 from trainer.launch import Launch
 from trainer.loop import Loop, LoopCallback
 from trainer.progress import CheckpointTransfer
 from trainer.run import Folders
-from trainer.spec import PlannedRun, Settings
-from trainer.versions import has_option
+from trainer.spec import BRIDGE, PlannedRun, Settings
+from trainer.versions import has_option, tuned_buffers
 
 PRECISIONS = {
     None: "bf16_mixed",
@@ -179,7 +178,7 @@ def _overlap(run: PlannedRun) -> CommOverlapConfig | None:
         return None
     return CommOverlapConfig(
         tp_comm_overlap=settings.tp_comm_overlap,
-        tp_comm_overlap_cfg=_tuned_buffers(settings.tp_comm_overlap_cfg),
+        tp_comm_overlap_cfg=tuned_buffers(comm_overlap, BRIDGE, settings.tp_comm_overlap_cfg),
         overlap_grad_reduce=settings.overlap_grad_reduce,
         overlap_param_gather=settings.overlap_param_gather,
         overlap_param_gather_with_optimizer_step=settings.overlap_param_gather_with_optimizer_step,
@@ -188,21 +187,6 @@ def _overlap(run: PlannedRun) -> CommOverlapConfig | None:
         overlap_moe_expert_parallel_comm=settings.overlap_moe_expert_parallel_comm,
         delay_wgrad_compute=settings.overlap_moe_expert_parallel_comm,  # together, as in upstream's scripts
     )
-
-
-def _tuned_buffers(name: str | None) -> Any | None:
-    """Return Megatron-Bridge's overlap settings of that name; None, for the defaults, without a name.
-
-    Raises TrainerError if this Megatron-Bridge has no such settings.
-    """
-    if name is None:
-        return None
-    if not hasattr(comm_overlap, name):
-        raise TrainerError(
-            f"this release of Megatron-Bridge has no {name}, which the plan names as tp_comm_overlap_cfg: "
-            "leave it out."
-        )
-    return getattr(comm_overlap, name)
 
 
 class BridgeLoop:

@@ -62,13 +62,11 @@ def estimate_memory(recipe: Recipe, settings: TrainerSettings) -> MemoryEstimate
     optimizer = _SMALL_OPTIMIZER if settings.use_precision_aware_optimizer else _OPTIMIZER
     # At least one byte, if weights stay in 8 bits.
     weight = 1 if recipe.dtype.startswith(("fp8", "nvfp4")) else _WEIGHT
-    copies, expert_copies = ways.data * ways.context, max(1, ways.world_size // ways.expert_replica)
+    whole, spread = weight + _GRADIENT, optimizer
     if settings.use_megatron_fsdp:
-        of_dense, of_experts = (
-            (weight + _GRADIENT + optimizer) / shards for shards in (copies, expert_copies)
-        )
-    else:
-        of_dense, of_experts = (weight + _GRADIENT + optimizer / shards for shards in (copies, expert_copies))
+        whole, spread = 0, whole + spread
+    of_dense = whole + spread / (ways.data * ways.context)
+    of_experts = whole + spread / max(1, ways.world_size // ways.expert_replica)
     dense = (counted.total - experts) / (ways.tensor * ways.pipeline)
     states = dense * of_dense + experts / ways.expert_replica * of_experts
     activations = _activations(recipe, shape, settings)

@@ -125,7 +125,8 @@ class ModelShape(Frozen, spec.ModelShape):
         """The number of layers whose attention has a sliding window."""
         if self.window_size is None:
             return 0
-        return self.num_layers - (self.num_layers // (self.window_attn_skip_freq or self.num_layers + 1))
+        every = self.window_attn_skip_freq
+        return self.num_layers - (self.num_layers // every if every else 0)
 
     @field_validator("architecture")
     @classmethod

@@ -243,7 +243,7 @@ def _check_overlap(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[
 
 def _check_graphs(settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     for name in ("cuda_graph_impl", "cuda_graph_scope"):
-        if not settings.cuda_graphs and getattr(settings, name) != getattr(TrainerSettings(), name):
+        if not settings.cuda_graphs and getattr(settings, name) != TrainerSettings.model_fields[name].default:
             yield (name, "cuda_graphs"), f"{name} is for cuda_graphs"
 
 
