@@ -463,9 +463,9 @@ def _check_settings(run: PlannedRun) -> None:
         ("tp_comm_overlap", run.settings.tp_comm_overlap),
     ):
         if wanted and recipe.gpu_type == "cpu":
-            raise ValueError(f"{name} is for GPUs, and the plan is for the CPU: plan the run without it.")
+            raise ValueError(f"`{name}` is for GPUs, and the plan is for the CPU: plan the run without it.")
     if run.settings.tp_comm_overlap and recipe.parallelism.tensor == 1:
-        raise ValueError("tp_comm_overlap needs tensor parallelism, and the plan has none.")
+        raise ValueError("`tp_comm_overlap` needs tensor parallelism, and the plan has none.")
     fp8_recipe, supported = run.settings.fp8_recipe, FP8_RECIPES[recipe.backend]
     scaled = recipe.dtype.startswith(("fp8", "nvfp4"))
     if fp8_recipe not in (supported if scaled else (None,)):

@@ -67,6 +67,11 @@ FLAGS = [
     Bad("same variable twice", f"{PLAN} --env A=1 --env A=2", "--env gives 'A' twice: keep one."),
 ]
 PLANS = [
+    Bad(
+        "a model that cannot fit",
+        f"{PLAN} --size 405b --gpus 512 --tensor-parallel 1",
+        "or insist on it by --ignore-memory.",
+    ),
     Bad("two lines as size", f"{PLAN} --size '8b\n70b'", r"unknown size '8b\n70b' of llama3.1-25.04: did"),
     Bad("long text as window", f"{PLAN} --window {'9' * 5000}:1", f"window '{'9' * 79}…' is not of the"),
     Bad("script for other GPUs", f"{PLAN} --size 8b --show-script", "cluster 'local' has cpu, not h100"),

@@ -153,7 +153,7 @@ def test_what_only_nsight_samples_is_refused(run: Run, make_runai_config: MakeRu
     recipe = run.recipe.model_copy(update={"gpu_type": "h100"})
     profiled = run.model_copy(update={"recipe": recipe, "mode": Mode.PROFILE, "profile": profile})
     with pytest.raises(
-        UserError, match="gpu_metrics needs Nsight Systems, which clusters of kind runai never use"
+        UserError, match="`gpu_metrics` needs Nsight Systems, which clusters of kind runai never use"
     ):
         make_runai_config().check(profiled)
     by_torch = profile.model_copy(update={"gpu_metrics": False})

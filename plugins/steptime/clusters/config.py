@@ -153,8 +153,8 @@ class ClusterConfig(ClusterFile, Frozen):
             return
         if run.profile.gpu_metrics:
             raise UserError(
-                f"gpu_metrics needs Nsight Systems, which clusters of kind {self.kind} never use: leave "
-                f"gpu_metrics out on {self.name} to use torch's profiler."
+                f"`gpu_metrics` needs Nsight Systems, which clusters of kind {self.kind} never use: leave "
+                f"`gpu_metrics` out on {self.name} to use torch's profiler."
             )
         if isinstance(run.recipe.model, NamedRecipe):
             raise UserError(

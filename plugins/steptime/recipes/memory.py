@@ -102,5 +102,5 @@ def require_memory(runs: tuple[Run, ...]) -> None:
             raise UserError(
                 f"{run.label} cannot fit: weights, gradients and optimizer states alone take about {needed} "
                 f"of each {run.recipe.gpu_type}, which has {has} (an estimate). Spread the model over more "
-                "GPUs (tensor, pipeline, expert parallelism), or insist on it by ignore_memory."
+                "GPUs (tensor, pipeline, expert parallelism), or insist on it by `ignore_memory`."
             )

@@ -26,7 +26,7 @@ def require_trainable(runs: Iterable[Run]) -> None:
             if run.mode is not Mode.PERFORMANCE:
                 raise UserError(
                     f"{recipe.workload} {recipe.size} is trained by its own program, which steptime only "
-                    "times: leave out checkpoints, profile and nccl_trace."
+                    "times: leave out checkpoints, `profile` and `nccl_trace`."
                 )
             continue
         if isinstance(recipe.model, NamedRecipe):
