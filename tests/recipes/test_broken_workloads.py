@@ -77,6 +77,12 @@ MISTAKES = {
         f"line 32, {FIRST}.dtypes.1: dtype 'fp4' has no peak on h100 in config/gpus.yaml, which has bf16, "
         "fp8: add it there with its source, or correct it here.",
     ),
+    "a number format that only newer GPUs have": (
+        "dtypes: [bf16]\n        gpus: [16, 32]",
+        "dtypes: [bf16, fp8_mx]\n        gpus: [16, 32]",
+        f"line 32, {FIRST}.dtypes.1: dtype 'fp8_mx' has no peak on h100 in config/gpus.yaml, which has bf16, "
+        "fp8: add it there with its source, or correct it here.",
+    ),
     "a GPU type without a peak": (
         "  b200: {",
         "  h1000: {gpus_per_node: 8, image: null}\n  b200: {",
@@ -338,6 +344,19 @@ def test_rules_of_performance_are_checked_beside_the_rest(config: Path) -> None:
     assert refusal(config, changed(text, 'launch: "launch.sh"}', 'launch: "launch.sh", spare: "x"}')) == [
         UNUSED
     ]
+
+
+def test_a_scaling_that_only_newer_gpus_have_is_refused(config: Path) -> None:
+    fp8 = changed(GOOD, "dtypes: [bf16]\n        gpus: [16, 32]", "dtypes: [fp8]\n        gpus: [16, 32]")
+    rule = "dtypes: [fp8], trainer: {{fp8_recipe: {}}}}}\nsizes"
+    assert refusal(config, changed(fp8, "vboost: true}\nsizes", rule.format("mxfp8"))) == [
+        "line 17, performance.rules.0.trainer.fp8_recipe: 8b in fp8 on h100, performance: h100 has no mxfp8: "
+        "config/gpus.yaml lists no fp8_mx for it."
+    ]
+    (config / "workloads" / "small-1.0.yaml").write_text(
+        changed(fp8, "vboost: true}\nsizes", rule.format("blockwise"))
+    )
+    assert load_workload("small").workload == "small-1.0"
 
 
 def test_a_misspelt_name_in_a_rule_is_its_only_mistake(config: Path) -> None:

@@ -38,9 +38,9 @@ class GpuType(Frozen):
     def find_peak(self, dtype: str) -> Peak | None:
         """Return the peak for a dtype; None if this GPU type does not list the dtype.
 
-        A variant of FP8 without a peak of its own has that of `fp8`.
+        `fp8_cs` and `fp8_ss` have the peak of `fp8`. MXFP8 (`fp8_mx`) needs a GPU that lists it.
         """
-        if dtype.startswith("fp8_") and dtype not in self.peak_tflops:
+        if dtype in ("fp8_cs", "fp8_ss") and dtype not in self.peak_tflops:
             dtype = "fp8"
         if dtype not in self.peak_tflops:
             return None

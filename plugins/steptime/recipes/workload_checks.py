@@ -17,7 +17,7 @@ from steptime.recipes.bridge_launch import find_image_mistake, find_repeated
 from steptime.recipes.config_files import Location, Mistake, mistakes_of
 from steptime.recipes.flops import formula_names, load_formula, misfit
 from steptime.recipes.gpus import GpuType, gpu_types
-from steptime.recipes.models import Mode, ModelShape, NamedRecipe
+from steptime.recipes.models import FP8_RECIPES, Mode, ModelShape, NamedRecipe, TrainerSettings
 from steptime.recipes.parameters import contradiction
 from steptime.recipes.performance_rules import Row, Rule, apply_rules, contradictions
 from steptime.recipes.workload_file import PROXY_SUFFIX, Configuration, ModelParallelism, Scaling, Workload
@@ -432,19 +432,34 @@ def _contradictory_settings(workload: Workload, rows: Sequence[Row]) -> Iterator
     setting = [(index, rule) for index, rule in enumerate(workload.performance.rules) if rule.sets_trainer]
     clusters = sorted({_OTHER_KIND, *(name for _, rule in setting for name in rule.cluster_kinds)})
     compared, told = set(), set()
+    gpus = _known_gpu_types() or {}
     for row in rows:
         of_row = [(index, rule) for index, rule in setting if rule.holds_for_row(row)]
         for mode, cluster in itertools.product(Mode, clusters):
             applied = {index: rule for index, rule in of_row if rule.holds_for_job(mode, cluster)}
-            kind = (row.dtype, row.parallelism.tensor == 1, *applied)
+            kind = (row.dtype, row.gpu_type, row.parallelism.tensor == 1, *applied)
             if kind in compared:  # its settings are those of an earlier row
                 continue
             compared.add(kind)
-            for names, problem in contradictions(row, apply_rules(row.dtype, applied.values()).trainer):
+            settings = apply_rules(row.dtype, applied.values()).trainer
+            found = (*contradictions(row, settings), *_unknown_scaling(row, settings, gpus.get(row.gpu_type)))
+            for names, problem in found:
                 if problem not in told:
                     told.add(problem)
                     message = f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {problem}"
                     yield Mistake(message, ("performance", *_location_of_setting(names, applied)))
+
+
+def _unknown_scaling(
+    row: Row, settings: TrainerSettings, gpu: GpuType | None
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield an FP8 recipe whose number format the GPU type does not list, such as MXFP8 on an H100."""
+    dtype = next((name for name, recipe in FP8_RECIPES.items() if recipe == settings.fp8_recipe), None)
+    if row.dtype == "fp8" and gpu is not None and dtype is not None and gpu.find_peak(dtype) is None:
+        yield (
+            ("fp8_recipe",),
+            f"{row.gpu_type} has no {settings.fp8_recipe}: config/gpus.yaml lists no {dtype} for it",
+        )
 
 
 def _location_of_setting(names: Collection[str], rules: Mapping[int, Rule]) -> Location:
