@@ -1,4 +1,4 @@
-"""`steptime run --wait` against a REST API: its requests, its output and its exit code."""
+"""`steptime run --wait`, and of sweeps and trials, against a REST API: requests, output and exit code."""
 
 import csv
 import io
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import stored
+from stored_trial import StoredTrial
 
 from steptime.cli import following
 from steptime.recipes.models import Mode
@@ -17,15 +18,15 @@ from steptime.store.run_queries import Store
 from .conftest import Steptime
 
 MakeResult = Callable[..., Result]
-DAG = "GET /api/v2/dags/steptime_llama3.1-25.04"
 TRIGGER = "POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns"
 
 
 class Airflow:
     """A stand-in for the routes that a run needs, for one DAG run with a failed or successful task."""
 
-    def __init__(self, api: Any) -> None:
-        self.api = api
+    def __init__(self, api: Any, dag_id: str = "steptime_llama3.1-25.04") -> None:
+        self.api, self.dag_id = api, dag_id
+        dag = f"GET /api/v2/dags/{dag_id}"
         self.state = "success"
         self.before_end: Callable[[str], object] = lambda _run_id: None
         self.task: dict[str, Any] = {
@@ -35,12 +36,12 @@ class Airflow:
             "try_number": 1,
         }
         self.others: list[dict[str, Any]] = []
-        api.answers[DAG] = (200, {"dag_id": "steptime_llama3.1-25.04", "is_paused": False})
-        api.answers[TRIGGER] = self._triggered
+        api.answers[dag] = (200, {"dag_id": dag_id, "is_paused": False})
+        api.answers[f"POST {dag.removeprefix('GET ')}/dagRuns"] = self._triggered
 
     def _triggered(self, body: Any) -> tuple[int, Any]:
         self.run_id = body["dag_run_id"]
-        path = f"{DAG}/dagRuns/{self.run_id}"
+        path = f"GET /api/v2/dags/{self.dag_id}/dagRuns/{self.run_id}"
         self.api.answers[path] = lambda _: (200, self._run())
         self.api.answers[f"{path}/taskInstances"] = lambda _: (
             200,
@@ -54,7 +55,7 @@ class Airflow:
         return 200, self._run()
 
     def _run(self) -> dict[str, Any]:
-        return {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": self.run_id, "state": self.state}
+        return {"dag_id": self.dag_id, "dag_run_id": self.run_id, "state": self.state}
 
 
 @pytest.fixture
@@ -167,3 +168,38 @@ def test_ctrl_c_stops_the_following_and_not_the_run(
     said = capsys.readouterr().err
     assert "no longer following; the runs continue" in said
     assert [what for what, _, _ in airflow.api.requests].count(TRIGGER) == 1
+
+
+def test_a_sweep_is_followed_to_its_results(
+    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def of_sweep(run_id: str) -> None:
+        provenance = make_result(dag_run_id=run_id).submitted.provenance
+        changes = {"dag_id": "steptime_sweep"}
+        stored.write(Store(), make_result("one", provenance=provenance.model_copy(update=changes)))
+
+    sweep = Airflow(airflow.api, "steptime_sweep")
+    sweep.before_end = of_sweep
+    assert steptime("sweep run example-weekly --wait") == 0
+    printed = capsys.readouterr()
+    assert "tiny" in printed.out
+    assert f"run id:  {sweep.run_id}" in printed.err
+    assert "0 of 4 done" in printed.err  # two cells, two runs of each
+
+    sweep.state, sweep.task = "failed", sweep.task | {"task_id": "wait", "state": "failed"}
+    assert steptime("sweep run example-weekly --wait") == 2
+    assert "wait failed: job x timed out" in capsys.readouterr().err
+
+
+def test_a_trial_is_followed_to_its_answer(
+    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Airflow(airflow.api, "steptime_trial")
+    assert steptime("trial run example-micro-batch --wait") == 2
+    assert "set STEPTIME_STORE_URL" in capsys.readouterr().err
+
+    trial.before_end = lambda run_id: StoredTrial(Store(), make_result).ran(
+        "default", 1, 1.5, dag_run_id=run_id
+    )
+    assert steptime("trial run example-micro-batch --wait") == 0
+    assert "Nothing is shown yet" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from typing import Literal
 
 import typer
 
-from steptime.cli.following import DAG_PATIENCE_S, airflow_client
+from steptime.cli.following import DAG_PATIENCE_S, airflow_client, explain_failure, follow
 from steptime.cli.plan import check_budgets
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
 from steptime.recipes.models import Mode, Run
@@ -30,21 +30,31 @@ A task that begins to wait while Airflow writes the mark escapes it, and its job
 """
 
 
-def start(planned: SweepPlan, dag_id: str, kind: Kind, url: str | None, user: str | None) -> None:
+def start(
+    planned: SweepPlan, dag_id: str, kind: Kind, *, wait: bool, url: str | None, user: str | None
+) -> DagRun | None:
     """Start a planned sweep or trial through Airflow, and print the address of its DAG run.
 
-    Raises UserError if a cluster's budget is too small for it.
+    With `wait` it is followed to its end, failed tasks are named, and the ended DAG run is returned. Raises
+    UserError if a cluster's budget is too small for it, and SystemFailure on Ctrl-C while following.
     """
     check_budgets(reserved_runs(planned), err=True)
     with airflow_client(url, user) as client:
         started = client.trigger(dag_id, {kind: planned.sweep}, patience_s=DAG_PATIENCE_S)
         address = client.run_address(started.dag_id, started.dag_run_id)
-    typer.echo(f"{total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
-    if planned.needs_approval:
-        typer.echo(
-            f"It waits until somebody approves it: 'steptime {kind} approve {started.dag_run_id}', or "
-            f"{address}/required_actions"
-        )
+        typer.echo(f"{total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}", err=wait)
+        if planned.needs_approval:
+            typer.echo(
+                f"It waits until somebody approves it: 'steptime {kind} approve {started.dag_run_id}', or "
+                f"{address}/required_actions",
+                err=wait,
+            )
+        if not wait:
+            return None
+        ended = follow(client, started, of=sum(cell.jobs for cell in planned.cells))
+        if ended.state == "failed":
+            explain_failure(client, ended)
+        return ended
 
 
 def approve(run_id: str, kind: Kind, *, yes: bool, url: str | None, user: str | None) -> None:

@@ -1,6 +1,7 @@
 """Follow a DAG run from the terminal: how many planned runs are done, or the state of each."""
 
 import itertools
+import math
 import os
 import sys
 import time
@@ -12,10 +13,11 @@ import typer
 from rich.text import Text
 
 from steptime.cli.phases import Spinning
+from steptime.cli.usage import complain
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.service.processes import running, why_not_running
-from steptime.service.rest import AirflowClient, DagRun, TaskInstance, check_address
+from steptime.service.rest import AirflowClient, DagRun, LogLine, TaskInstance, check_address
 
 POLL_S = 1.0
 _TASKS_EVERY = 3
@@ -33,6 +35,7 @@ Url = Annotated[
     str | None,
     typer.Option(envvar="STEPTIME_AIRFLOW_URL", help="Another Airflow than that of 'steptime up'."),
 ]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the runs and print their results.")]
 User = Annotated[
     str | None,
     typer.Option(envvar="STEPTIME_AIRFLOW_USER", help=f"User there; the password comes from {_PASSWORD}."),
@@ -101,8 +104,19 @@ def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
     """Show on stderr the progress of a DAG run with `of` planned runs; return it once it has ended.
 
     A terminal gets one line, which is redrawn; other output gets a line whenever another run is done. Raises
-    SystemFailure if Airflow does not answer for two minutes.
+    SystemFailure if Airflow does not answer for two minutes, and on Ctrl-C; the runs then continue.
     """
+    try:
+        return _follow(client, run, of)
+    except KeyboardInterrupt:
+        address = client.run_address(run.dag_id, run.dag_run_id)
+        raise SystemFailure(
+            f"no longer following; the runs continue: see {address} (mark the DAG run as failed there "
+            f"to end their jobs)"
+        ) from None
+
+
+def _follow(client: AirflowClient, run: DagRun, of: int) -> DagRun:
     last_heard = time.monotonic()
     with _View(of) as view:
         polls = itertools.count()
@@ -120,6 +134,27 @@ def follow(client: AirflowClient, run: DagRun, *, of: int) -> DagRun:
                 if now.has_ended:
                     return now
             time.sleep(POLL_S)
+
+
+def explain_failure(client: AirflowClient, dag_run: DagRun) -> None:
+    """Print the first failed task of each failed run, with its error and the address of its log.
+
+    Later tasks of the run, and `report`, fail only because of it.
+    """
+    lines = run_lines(client.task_instances(dag_run.dag_id, dag_run.dag_run_id))
+    failed = [line.task for line in lines if line.state == "failed"]
+    failed.sort(key=lambda task: task.end_date.timestamp() if task.end_date else math.inf)
+    for number, task in enumerate(failed):
+        if number and task.map_index < 0:
+            continue
+        log = client.log(dag_run.dag_id, dag_run.dag_run_id, task)
+        address = client.task_address(dag_run.dag_id, dag_run.dag_run_id, task)
+        complain(f"{task.label} failed: {_error(log)}\n    its log: {address}")
+
+
+def _error(log: list[LogLine]) -> str:
+    errors = [line.error for line in log if line.error]
+    return errors[-1] if errors else "its log has no error"
 
 
 def progress(lines: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:

@@ -1,21 +1,19 @@
 """`steptime run`: trigger a workload's DAG, follow it, and show the results."""
 
-import math
 from typing import Annotated, Any
 
 import typer
 
 from steptime import dag_ids
-from steptime.cli.following import DAG_PATIENCE_S, Url, User, airflow_client, follow, run_lines
+from steptime.cli.following import DAG_PATIENCE_S, Url, User, Wait, airflow_client, explain_failure, follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format
 from steptime.cli.plan import check_budgets, show_plan
 from steptime.cli.results import show_results
 from steptime.cli.usage import complain
-from steptime.errors import SystemFailure
 from steptime.recipes.planning import Plan, PlanRequest, plan
 from steptime.recipes.workloads import workload_name
-from steptime.service.rest import AirflowClient, DagRun, LogLine
+from steptime.service.rest import AirflowClient, DagRun
 from steptime.staging.checking import check_plan
 from steptime.store.run_queries import Store
 
@@ -32,6 +30,8 @@ steptime run llama3.1 --url http://airflow.example:8080 --user ada
 """
 
 
+NO_RESULTS = "the store has no results of this run: set STEPTIME_STORE_URL to the store of its Airflow"
+
 app = typer.Typer()
 
 
@@ -40,7 +40,7 @@ app = typer.Typer()
 def run(
     request: PlanRequest,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the runs and print their results.")] = False,
+    wait: Wait = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
     url: Url = None,
     user: User = None,
@@ -99,22 +99,17 @@ def wait_for_results(
     Returns the results, and whether the DAG run succeeded with all results valid. Raises SystemFailure on
     Ctrl-C; the runs continue.
     """
-    try:
-        ended = follow(client, dag_run, of=of)
-    except KeyboardInterrupt:
-        address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
-        raise SystemFailure(
-            f"no longer following; the runs continue: see {address} (mark the DAG run as failed there "
-            f"to end their jobs)"
-        ) from None
-    rows = _show_results(ended, output_format, wide=wide)
+    ended = follow(client, dag_run, of=of)
+    rows = show_results_of(ended, output_format, wide=wide)
     if ended.state == "failed":
-        _explain(client, ended)
+        explain_failure(client, ended)
     all_valid = bool(rows) and all(row["state"] == "valid" for row in rows)
     return rows, all_valid and ended.state == "success"
 
 
-def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list[dict[str, Any]]:
+def show_results_of(
+    dag_run: DagRun, output_format: Format = Format.TABLE, *, wide: bool = False
+) -> list[dict[str, Any]]:
     """Print the results of the DAG run from the store, and return them."""
     of_run: dict[str, Any] = {"dag_id": dag_run.dag_id, "dag_run_id": dag_run.dag_run_id}
     store = Store()
@@ -122,26 +117,5 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list
     if rows:
         show_results(rows, output_format, wide=wide)
     elif dag_run.state == "success":
-        complain("the store has no results of this run: set STEPTIME_STORE_URL to the store of its Airflow")
+        complain(NO_RESULTS)
     return rows
-
-
-def _explain(client: AirflowClient, dag_run: DagRun) -> None:
-    """Print the first failed task of each failed run, with its error and the address of its log.
-
-    Later tasks of the run, and `report`, fail only because of it.
-    """
-    lines = run_lines(client.task_instances(dag_run.dag_id, dag_run.dag_run_id))
-    failed = [line.task for line in lines if line.state == "failed"]
-    failed.sort(key=lambda task: task.end_date.timestamp() if task.end_date else math.inf)
-    for number, task in enumerate(failed):
-        if number and task.map_index < 0:
-            continue
-        log = client.log(dag_run.dag_id, dag_run.dag_run_id, task)
-        address = client.task_address(dag_run.dag_id, dag_run.dag_run_id, task)
-        complain(f"{task.label} failed: {_error(log)}\n    its log: {address}")
-
-
-def _error(log: list[LogLine]) -> str:
-    errors = [line.error for line in log if line.error]
-    return errors[-1] if errors else "its log has no error"

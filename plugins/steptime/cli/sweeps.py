@@ -6,9 +6,10 @@ import typer
 
 from steptime import dag_ids
 from steptime.cli import dag_runs
-from steptime.cli.following import Url, User
+from steptime.cli.following import Url, User, Wait
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show
 from steptime.cli.plan import check_budgets
+from steptime.cli.run import show_results_of
 from steptime.cli.usage import Commands
 from steptime.judging.expected_cost import expected_cost
 from steptime.recipes.config_files import load_each, raise_together
@@ -37,6 +38,8 @@ RUN_EXAMPLES = """
 [bold]Examples[/bold]
 
 steptime sweep run weekly
+
+steptime sweep run weekly --wait
 
 steptime sweep run weekly --url http://airflow.example:8080 --user ada
 """
@@ -143,12 +146,17 @@ def plan(
 
 
 @group.command(epilog=RUN_EXAMPLES)
-def run(name: Name, *, url: Url = None, user: User = None) -> None:
+def run(name: Name, *, wait: Wait = False, url: Url = None, user: User = None) -> None:
     """Start a sweep through Airflow, and print the address of its DAG run.
 
-    It is planned here first: a sweep that cannot be run starts nothing.
+    It is planned here first: a sweep that cannot be run starts nothing. With --wait the exit code is 0 if the
+    sweep succeeded, and 2 if it failed.
     """
-    dag_runs.start(checked_sweep(name), dag_ids.SWEEP, "sweep", url, user)
+    ended = dag_runs.start(checked_sweep(name), dag_ids.SWEEP, "sweep", wait=wait, url=url, user=user)
+    if ended is not None:
+        rows = show_results_of(ended)
+        if not rows or ended.state != "success":
+            raise typer.Exit(2)
 
 
 @group.command(epilog=APPROVE_EXAMPLES)

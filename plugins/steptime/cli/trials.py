@@ -6,13 +6,20 @@ import typer
 
 from steptime import dag_ids
 from steptime.cli import dag_runs
-from steptime.cli.following import Url, User
+from steptime.cli.following import Url, User, Wait
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, name_replaced_files, show, show_json
 from steptime.cli.plan import check_budgets
-from steptime.cli.usage import Commands
+from steptime.cli.run import NO_RESULTS
+from steptime.cli.usage import Commands, complain
 from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import expected_cost
-from steptime.judging.trial_answers import COLUMNS, known_noise_percent, newest_trial, read_answer
+from steptime.judging.trial_answers import (
+    COLUMNS,
+    TrialAnswer,
+    known_noise_percent,
+    newest_trial,
+    read_answer,
+)
 from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.models import Run, TrialRules
 from steptime.recipes.sweep_planning import SweepPlan
@@ -47,6 +54,8 @@ RUN_EXAMPLES = """
 [bold]Examples[/bold]
 
 steptime trial run example-micro-batch
+
+steptime trial run example-micro-batch --wait
 
 steptime trial run example-micro-batch --url http://airflow.example:8080 --user ada
 """
@@ -183,12 +192,23 @@ def plan(
 
 
 @group.command(epilog=RUN_EXAMPLES)
-def run(name: Name, *, url: Url = None, user: User = None) -> None:
+def run(name: Name, *, wait: Wait = False, url: Url = None, user: User = None) -> None:
     """Start a trial through Airflow, and print the address of its DAG run.
 
-    It is planned here first: a trial that cannot be run starts nothing.
+    It is planned here first: a trial that cannot be run starts nothing. With --wait its answer is printed at
+    the end, and the exit code is 0 if its DAG run succeeded, and 2 if it failed.
     """
-    dag_runs.start(checked_trial(name, known_noise=known_noise_percent), dag_ids.TRIAL, "trial", url, user)
+    planned = checked_trial(name, known_noise=known_noise_percent)
+    ended = dag_runs.start(planned, dag_ids.TRIAL, "trial", wait=wait, url=url, user=user)
+    if ended is None:
+        return
+    answer = read_answer(Store(), ended.dag_id, ended.dag_run_id)
+    if answer is not None:
+        _print_answer(answer)
+    elif ended.state == "success":
+        complain(NO_RESULTS)
+    if answer is None or ended.state != "success":
+        raise typer.Exit(2)
 
 
 @group.command(name="show", epilog=SHOW_EXAMPLES)
@@ -207,12 +227,7 @@ def show_answer(
     answer = read_answer(store, *newest_trial(store, name))
     if answer is None:
         raise SystemFailure(f"the metrics store has no plan of the trial {name}")
-    if output_format is Format.JSON:
-        show_json(answer.content)
-        return
-    headings = {column.name: column.title for column in COLUMNS}
-    show(answer.rows, output_format, called="variants", headings=headings, wide=wide)
-    typer.echo(answer.sentence, err=output_format is not Format.TABLE)
+    _print_answer(answer, output_format, wide=wide)
 
 
 @group.command(epilog=APPROVE_EXAMPLES)
@@ -280,6 +295,15 @@ def adopt(
         typer.echo(entry_line(entry))
         return
     typer.echo(f"added to {add_entry(write, entry)}:\n{entry_line(entry)}")
+
+
+def _print_answer(answer: TrialAnswer, output_format: Format = Format.TABLE, *, wide: bool = False) -> None:
+    if output_format is Format.JSON:
+        show_json(answer.content)
+        return
+    headings = {column.name: column.title for column in COLUMNS}
+    show(answer.rows, output_format, called="variants", headings=headings, wide=wide)
+    typer.echo(answer.sentence, err=output_format is not Format.TABLE)
 
 
 def _rules(planned: SweepPlan) -> TrialRules:

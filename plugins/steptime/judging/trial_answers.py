@@ -170,7 +170,7 @@ def newest_trial(store: Store, trial: str) -> tuple[str, str]:
     if not newest or newest[0]["dag_id"] is None or newest[0]["dag_run_id"] is None:
         raise UserError(
             f"no run of the trial '{one_line(trial)}' has a result yet: 'steptime trial run' starts it, and "
-            "its DAG run in Airflow shows how far it is."
+            "its DAG run in Airflow shows how far it is, or why it failed."
         )
     return newest[0]["dag_id"], newest[0]["dag_run_id"]
 
