@@ -35,6 +35,8 @@ TRAINER_FAILED = "trainer_failed"
 _NAMES = (NODE_CHECK, "start", "resumed", "rank_times", "gpu_samples", "collective", "result")
 RECORD_WORDS = (b"steptime.",)
 _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
+_BUCKETS = 16
+"""Buckets of the vectorized search for words (aho-corasick's `packed` module)."""
 MAX_LINE_BYTES = 1 << 20
 """A longer line is searched in pieces, so that binary garbage cannot fill the memory."""
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
@@ -222,8 +224,11 @@ def line_search() -> LineSearch:
 
     At most 64 words are possible, the limit of the vectorized search.
     """
-    # In this order those that begin alike share a bucket of the search: twice as fast as in another.
-    return LineSearch(sorted({word for words, _ in _readers() for word in words}))
+    words = sorted({word for words, _ in _readers() for word in words})
+    # The search deals words out to buckets in turn. If those in a bucket begin alike, it finds fewer places
+    # that only may have a word: twice as fast as in the order of the alphabet.
+    rounds = -(-len(words) // _BUCKETS)
+    return LineSearch([word for number in range(rounds) for word in words[number::rounds]])
 
 
 @lru_cache(maxsize=1024)
