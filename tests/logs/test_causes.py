@@ -122,7 +122,13 @@ LINES = [
     ("OSError: [Errno 28] No space left on device", "disk_full", "No space left on device"),
     ("HW Exception by GPU node-4 (Agent handle: 0x1e) reason :GPU Hang", "gpu_fault", "a GPU failed: HW Exc"),
     ("[9.1] NVRM: Xid (PCI:0000:41:00): 79, pid=1", "gpu_fault", "a GPU failed: NVRM: Xid (PCI:0000:41:00)"),
-    ("Memory on the node (IP: 10.1.180.84, ID: ba) where the", "host_out_of_memory", "the host 10.1.180.84"),
+    (
+        "Memory on the node (IP: 10.1.180.84, ID: ba) where the task (task ID: d2, name=head, pid=4503, "
+        "memory used=18.30GB) was running was 1914.14GB / 2015.61GB (0.95), which exceeds the memory usage "
+        "threshold of 0.95.",
+        "host_out_of_memory",
+        "the host 10.1.180.84",
+    ),
     (
         "[ERROR] [launch.py:325] ['python'] exits with return code = -9",
         "rank_failed",
@@ -410,10 +416,13 @@ def test_a_disk_is_full_only_if_it_is_a_disk(log: str) -> None:
 
 
 def test_a_cause_does_not_depend_on_the_pieces_of_its_lines() -> None:
-    for log, _, _ in FIRST_CAUSE:
+    """A growing log is read as far as it is written, perhaps amid a message of several lines."""
+    said = "Last error:\nnode3: no route\n"
+    for log in (*(log for log, _, _ in FIRST_CAUSE), f"Last error:\n{said}node4: no route\n"):
         text = log.encode()
-        pieces = [text[at : at + 7] for at in range(0, len(text), 7)]
-        assert read_chunks(pieces).problems == read_chunks([text]).problems
+        whole = read_chunks([text])
+        assert read_chunks([text[at : at + 7] for at in range(0, len(text), 7)]) == whole
+        assert read_chunks(text.splitlines(keepends=True)) == whole
 
 
 def test_what_nccl_says_is_found_amid_steps_and_amid_a_long_log_without_steps() -> None:

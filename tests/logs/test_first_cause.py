@@ -180,6 +180,8 @@ def test_the_assertion_of_a_library_is_named(tick: str) -> None:
         "[rank6]: FATAL: the fabric manager is not running",
         "6: 2026-05-12 10:00:00 - ERROR - cannot attach to the shared store",
         "[rank6]:[E512 10:00:00.5 Foo.cpp:12] lookup of the handle failed",
+        "6: 2026-05-12 10:00:05,123 ERROR train.controller: attempt 0 ended",
+        "[rank6]:RuntimeError: a traceback that another writer began",
         "/src/transport/ibrc.cpp:1433: non-zero status: 7 ep_connect failed of rank 6",
     ],
 )
@@ -227,6 +229,12 @@ WAITED = (
         "Host key verification failed.",
         "/src/transport/ibgda.cpp:2234: NULL value Unable to create ah.",
         "cannot attach to the shared store",
+        "couldn't open the shared store",
+        "could not open the shared store",
+        "connect to store-0 port 29500: Connection refused",
+        "open /dev/fabric: permission denied",
+        "exec launch.sh: no such file or directory",
+        "*** An error occurred in MPI_Init_thread",
     ],
 )
 def test_a_line_without_a_severity_is_quoted_only_if_a_process_exited(line: str) -> None:
@@ -406,6 +414,20 @@ def test_the_text_behind_last_error_is_found_though_ranks_without_labels_print_a
     assert first(read(TRACEBACK, TRACEBACK, raised, raised, said, said)).startswith(f"NCCL: {said[:-1]}")
 
 
+@pytest.mark.parametrize("label", ["[rank218]:", "218: "])
+def test_torchs_label_is_the_rank_and_not_that_in_a_group(label: str) -> None:
+    caught = "Watchdog caught collective operation timeout: WorkNCCL(OpType=SEND, Timeout(ms)=600000)"
+    assert "SEND of rank 218 took" in first(read(megatron(), f"{label}[E108 x.cpp:6] [Rank 13] {caught}\n"))
+
+
+def test_the_rank_of_a_message_is_in_its_first_line() -> None:
+    message = (
+        "[rank1]:[E415 21:17:08.9 x.cpp:552] [Rank 1] Collective WorkNCCL raised: NCCL error: remote process "
+        "exited\nncclRemoteError: A call failed.\nLast error:\nsocketProgress: Connection closed\n"
+    )
+    assert first(read(megatron(), message)) == "NCCL: socketProgress: Connection closed (rank 1)"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -492,6 +514,73 @@ def test_what_a_launcher_raises_of_its_processes_follows(wrapper: str) -> None:
     ):
         assert wrapper not in first(read(megatron(), TRACEBACK, f"{wrapper}\n", cause))
     assert wrapper in first(read(megatron(), TRACEBACK, f"{wrapper}\n"))
+
+
+ACTOR = """\
+{0}The actor died unexpectedly before finishing this task.
+{0}\tclass_name: Worker
+{0}\tpid: 79326
+{0}\tip: 10.7.34.138
+"""
+DIED = f"{TRACEBACK}ray.exceptions.ActorDiedError: {ACTOR.format('')}"
+NODE_DIED = "The actor died because its node has died. Node Id: b157c93de9603b1458ae4bd22668b46a\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        (
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR\n",
+            "ActorDiedError: The actor is dead because its worker process has died.",
+        ),
+        (
+            "The actor is dead because its owner has died. Owner worker exit type: SYSTEM_ERROR Worker exit "
+            "detail: Owner's node has crashed.\n",
+            "Owner's node has crashed.",
+        ),
+        (
+            f"{NODE_DIED}\tthe actor's node was terminated unexpectedly: too many heartbeats are missing\n",
+            "a node failed, says Ray: too many heartbeats are missing",
+        ),
+    ],
+)
+def test_why_an_actor_of_rays_died_is_told_with_its_node(reason: str, says: str) -> None:
+    message = first(read(megatron(), DIED, reason))
+    assert says in message
+    assert message.endswith("(on 10.7.34.138)")
+
+
+@pytest.mark.parametrize("prefix", ["", "(TrainController pid=79312) "])
+@pytest.mark.parametrize("how", ["preempted: the node drains", "terminated expectedly: received SIGTERM"])
+def test_a_node_that_was_taken_away_under_ray_explains_what_followed(prefix: str, how: str) -> None:
+    follows = f"{TRACEBACK}RuntimeError: Worker group is not active.\n"
+    lines = f"{ACTOR.format('')}{NODE_DIED}\tthe actor's node was {how}\n{follows}"
+    log = read(megatron(), "".join(f"{prefix}{line}\n" for line in lines.splitlines()))
+    assert log.problems[0].kind == "preempted"
+    assert first(log) == f"a node was taken away, says Ray: {how.partition(': ')[2]} (on 10.7.34.138)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "job failed: WorkloadEvictedDueToPreempted: Preempted to accommodate a higher priority Workload",
+        "the spot instance was preempted at 10:00:00",
+    ],
+)
+def test_a_pod_that_was_taken_away_is_told(line: str) -> None:
+    assert "a node or pod was taken away" in first(read(megatron(), f"{line}\n"))
+
+
+def test_a_request_that_an_engine_preempted_is_no_cause() -> None:
+    line = "WARNING Sequence group 0 is preempted by PreemptionMode.RECOMPUTE mode: no space in the cache\n"
+    assert {problem.kind for problem in read(megatron(), line).problems} == {"short"}
+
+
+@pytest.mark.parametrize("daemon", ["[prterun-n1-1918870@0,1]", "[[64112,0],1]"])
+def test_the_node_whose_daemon_mpirun_lost_is_named(daemon: str) -> None:
+    lost = f"PRTE has lost communication with a remote daemon.\n\n  Remote daemon: {daemon} on node n7\n"
+    peer = f"{TRACEBACK}RuntimeError: [gloo] Connection closed by peer [10.0.0.7]\n"
+    assert first(read(megatron(), peer, lost)).startswith("mpirun lost n7: ")
 
 
 @pytest.mark.parametrize("link", ["direct cause of the following", "During handling of the above"])

@@ -272,13 +272,13 @@ class LogEvents:
             if _NCCL_CALL in block:
                 self._looks_for_calls = 0
                 yield Mode.NCCL_TRACE
-        yield from self._follow_up(block, 0)
-        position = Position()
+        position, followed = Position(), 0
         for line in line_search().lines(block, position):
+            yield from self._follow_up(block, followed, line.end)
+            followed = line.end + 1
             yield from self._read_line(line, block)
             yield from self._alike(line, block, position)
-            if self.failures.awaits:
-                yield from self._follow_up(block, line.end + 1)
+        yield from self._follow_up(block, followed, len(block))
         self._bytes += len(block)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
@@ -317,11 +317,11 @@ class LogEvents:
                 yield StepLines(form, number, ahead, lines)
         position.end = begin
 
-    def _follow_up(self, block: bytes, begin: int) -> Iterator[FailureSign]:
-        """Read the lines from `begin` on while a sign of failure needs them."""
-        while self.failures.awaits and begin < len(block):
-            end = block.find(b"\n", begin)
-            end = len(block) if end < 0 else end
+    def _follow_up(self, block: bytes, begin: int, until: int) -> Iterator[FailureSign]:
+        """Read the lines from `begin` to `until` while a sign of failure needs them."""
+        while self.failures.awaits and begin < until:
+            end = block.find(b"\n", begin, until)
+            end = until if end < 0 else end
             yield from self.failures.follow_up(plain(block[begin:end]))
             begin = end + 1
 

@@ -5,6 +5,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from steptime.logs.failure_timeline import ERROR_LINE, PLACES, FailureSign, Weig
 from steptime.logs.formats import writer_label
 from steptime.recipes.config_files import load_yaml_model
 
-_TRACEBACK_KIND = "traceback"
+_TRACEBACK_KIND, _PYTHON = "traceback", "Python traceback:"
 _LONGEST_QUOTE = 300
 _REACH_BEFORE, _REACH_BEHIND = 500, 1000
 """Bytes around a word that are searched for its pattern: a line of garbage may be a mebibyte long."""
@@ -72,7 +73,7 @@ class Cause(Frozen):
             values["number"] = _exit_code(-int(values["number"])).removeprefix("-")
         how = values.get("how", "")
         values["how"] = _SIGNAL_HINTS.get(how, f" {how}" if how.startswith("for ") else how)
-        escaped = {name: value.replace("{", "{{").replace("}", "}}") for name, value in values.items()}
+        escaped = {name: _literal(value) for name, value in values.items()}
         return FailureSign(
             self.kind,
             sentence.format_map(escaped | {name: f"{{{name}}}" for name in PLACES}),
@@ -125,20 +126,23 @@ _FOLLOWS = re.compile(
 A client that never reached the store says itself what happened.
 """
 _OF_COMMUNICATION = re.compile(rb"(?i)nccl|ProcessGroup|Dist\w{1,20}Error|collective")
+_LABELLED = re.compile(rb"\[rank(?P<rank>\d{1,9})\]:\[E[^\n]*NCCL error[^\n]*\n(?:[^\n]*\n)?[^\n]*\Z")
+"""The beginning of a message of torch's, of which only the first line has a label, up to `Last error:`."""
 _RAISED_BY_NCCL = re.compile(rb"NCCL error in|nccl\w+Error:|ncclInvalid\w+:|Last error:|Traceback")
 """Lines that may come between `Last error:` and its text if ranks without labels print at once."""
 
 _WARNING = re.compile(rb"(?<!NCCL )\bWARN(?:ING)?\b|\b[Ww]arning: |\b[Rr]etrying\b")
 _SEVERE = re.compile(
     rb"(?:^|[\s\[\]|:(-])(?:ERROR|FATAL|CRITICAL|[Ee]rror|[Ff]atal(?: error)?|FATAL ERROR)(?:\]|\)|:| -| \|)"
+    rb"|(?:^|\d\d:\d\d[\d:.,]{0,16}Z?\s+)(?:ERROR|FATAL|CRITICAL)\s"
     rb"|(?:^|[\s\[])[EF]\d{3,4} \d\d:\d\d:\d\d|\b(?:[Cc]heck|[Aa]ssertion|[Ii]nitialization|[Ii]nit) failed\b"
     rb"|: (?:command not found|Permission denied|No such file or directory)\s*$|\bnon-zero status: \d"
     rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b|\bretry count exceeded\b"
-    rb"|^(?:[a-z_]\w{0,50}\.){1,8}\w{1,50}(?:Error|Exception): "
+    rb"|(?:^|[\]:)] ?)(?:[A-Za-z_]\w{0,50}\.){0,8}[A-Z]\w{1,50}(?:Error|Exception): "
 )
 _COMPLAINT = re.compile(
-    rb"(?i)\b(?:failed|failure|fault|unable to|can ?not|can't|could ?n[o']t|denied|refused|not found"
-    rb"|no such)\b"
+    rb"(?i)\b(?:failed|fault|unable to|can ?not|can't|could ?n[o']t|denied|refused|not found|no such"
+    rb"|errors? (?:occurred|while|during))\b"
 )
 _TIMED_OUT = re.compile(rb"\b(?:timed out|[Tt]imeout)\b.{0,200}\bfailed\b|\)? timeout,")
 """A wait of one rank for others that failed, which is told in the order in time."""
@@ -152,6 +156,10 @@ _LAUNCHERS_TABLE = re.compile(
     rb"host +: (?P<node>\S{1,255})\s[^\n]{0,200}\brank +: (?P<rank>\d{1,9}) [^\n]{0,100}\n[^\n]{0,200}\Z"
 )
 """The lines of torchrun's table of failures before that of the exit code."""
+_RAYS_ACTOR = re.compile(rb"\bip: (?P<node>[\d.]{7,15})\s*\n(?:[^\n]*\n)?[^\n]*\Z")
+"""What Ray says of an actor, before the lines that say why it died."""
+_OF_AN_ACTOR = re.compile(rb"\b[Tt]he actor(?:'s node was| (?:is dead|died) because) .{1,300}")
+"""Why an actor of Ray's died, in the lines behind the exception."""
 _RANK_IN_TEXT = re.compile(rb"\b[Rr]ank(?: |[:=] ?| = )(\d{1,9})\b")
 _NODE_OF_NCCL = re.compile(rb"([\w.-]{1,255}):\d+:\d+ \[\d+\]")
 _NODE_OF_PREFIX = re.compile(
@@ -197,6 +205,19 @@ def advice(kind: str, gpu_type: str | None) -> str:
     return f" ({text})" if text else ""
 
 
+@dataclass
+class _Awaited:
+    """A line `Last error:` of which the text is still to come."""
+
+    label: bytes | None
+    rank: bytes | None
+    """The rank that the lines before name, if the writer has no label."""
+    around: Excerpt
+    position: int
+    lines: int = _MOST_LINES_AWAITED
+    """The number of lines in which the text may come."""
+
+
 class _Trace:
     """A traceback, or several chained ones, as far as one process has printed it."""
 
@@ -233,14 +254,12 @@ class Failures:
         self._traces: defaultdict[bytes | None, _Trace] = defaultdict(_Trace)
         self._asides: set[bytes | None] = set()
         """Writers whose next traceback does not end their process."""
-        self._awaiting: bytes | None = None
-        """Label of the writer whose next line is the text of `Last error:`."""
-        self._awaited_lines = 0
+        self._awaited: list[_Awaited] = []
 
     @property
     def awaits(self) -> bool:
         """Whether the next line continues a sign of failure and must be passed to `follow_up`."""
-        return self._awaited_lines > 0
+        return bool(self._awaited)
 
     def extend_excerpts(self, block: bytes) -> None:
         """Append the beginning of the log's next block to the excerpts that end with the previous one."""
@@ -260,7 +279,9 @@ class Failures:
         sign_by_kind = {sign.kind: sign for sign in reversed(read)}  # each kind once
         signs = [self._placed(sign, line, label) for sign in reversed(sign_by_kind.values())]
         if _LAST_ERROR in line:
-            self._awaiting, self._awaited_lines = label, _MOST_LINES_AWAITED
+            began = _LABELLED.search(self.around.before) if label is None else None
+            self._awaited.append(_Awaited(label, began and began["rank"], self.around, self.position))
+            self._keep_open(self.around)
         if any(words in line for words in _ASIDE):
             self._asides.add(label)
         of_traceback = self._read_traceback(line, label, is_known=bool(signs))
@@ -295,18 +316,23 @@ class Failures:
             places["node"] = node[1]
         if label is not None and label.isdigit() and not any(words in line for words in _BY_SLURM):
             places["rank"] = label
-        elif label is None and is_vague and (rank := _RANK_IN_TEXT.search(line)):
+        elif is_vague and (rank := _RANK_IN_TEXT.search(line)):
             places["rank"] = rank[1]
         if place := _PLACE.search(line):
             places |= {"rank": place["rank"] or place["of"], "node": place["node"] or places.get("node")}
         elif b"exitcode  :" in line and (table := _LAUNCHERS_TABLE.search(self.around.before)):
             places |= table.groupdict()
+        elif _OF_AN_ACTOR.search(line) and (actor := _RAYS_ACTOR.search(self.around.before)):
+            places |= actor.groupdict()
         return {name: quote(value) for name, value in places.items() if value}
 
     def _with_excerpt(self, sign: FailureSign) -> FailureSign:
-        if self.around.is_open and (not self.open_excerpts or self.open_excerpts[-1] is not self.around):
-            self.open_excerpts.append(self.around)
+        self._keep_open(self.around)
         return sign._replace(excerpt=self.around, at=self.position)
+
+    def _keep_open(self, excerpt: Excerpt) -> None:
+        if excerpt.is_open and (not self.open_excerpts or self.open_excerpts[-1] is not excerpt):
+            self.open_excerpts.append(excerpt)
 
     def _error_line(self, line: bytes, label: bytes | None) -> list[FailureSign]:
         """Return a sign that quotes a line which says, or seems to say, that something failed."""
@@ -322,9 +348,8 @@ class Failures:
             weight = Weight.COMPLAINED
         else:
             return []
-        quoted = quote(text).replace("{", "{{").replace("}", "}}")
         places = self._places(text, label, is_vague=True)
-        sentence = f"an error line of the log: {quoted}"
+        sentence = _literal(f"an error line of the log: {quote(text)}")
         sign = FailureSign(ERROR_LINE, sentence, weight, places=places, is_vague=timed_out)
         return [self._with_excerpt(sign)]
 
@@ -354,6 +379,12 @@ class Failures:
             return before
         exception = _EXCEPTION.search(line) if trace.is_open and not _SOURCE_LINE.match(line) else None
         if exception is None:
+            if trace.last and (why := _OF_AN_ACTOR.search(line)):
+                name = quote(trace.first.partition(b":")[0])
+                sentence = _literal(f"{_PYTHON} {name}: {quote(why[0])}")
+                places = {**trace.last.places, **self._places(line, label, is_vague=False)}
+                trace.last = trace.last._replace(sentence=sentence, places=places)
+                return ()
             return () if trace.is_open else None
         trace.is_open = False
         trace.is_explained |= is_known
@@ -375,7 +406,7 @@ class Failures:
             quoted += f" (after: {quote(trace.first)})"
         sign = FailureSign(
             _TRACEBACK_KIND,
-            f"Python traceback: {quoted}".replace("{", "{{").replace("}", "}}"),
+            _literal(f"{_PYTHON} {quoted}"),
             Weight.FOLLOWED if follows else Weight.HAPPENED,
             is_vague=_OF_COMMUNICATION.search(text) is not None,
         )
@@ -385,12 +416,17 @@ class Failures:
         """Return the NCCL error in a line that follows `Last error:`; empty if the line does not have it."""
         label = writer_label(line)
         text = line.strip() if label is None else line.partition(b": ")[2].strip()
-        self._awaited_lines -= 1
-        if label != self._awaiting or not text or _RAISED_BY_NCCL.search(text):
+        head = None
+        if text and not _RAISED_BY_NCCL.search(text):
+            head = next((awaited for awaited in self._awaited if awaited.label == label), None)
+        for awaited in self._awaited:
+            awaited.lines -= 1
+        self._awaited = [awaited for awaited in self._awaited if awaited.lines and awaited is not head]
+        if head is None:
             return []
-        self._awaited_lines = 0
         sign = _LAST_ERROR_CAUSE.sign("NCCL: {text}", 0, {"text": quote(text)})
-        return [self._placed(sign, b"", label)]
+        placed = self._placed(sign, b"", head.rank if label is None else label)
+        return [placed._replace(excerpt=head.around, at=head.position)]
 
     def flush(self) -> list[FailureSign]:
         """Return the exceptions that were held back in case chained ones follow, one for each writer."""
@@ -404,8 +440,8 @@ class Failures:
         signs: list[FailureSign] = []
         for label in [*self._traces]:
             if self._traces[label].is_open:
-                message = "Python traceback: its last line was not recognised"
-                sign = FailureSign(_TRACEBACK_KIND, message, Weight.HAPPENED, form=1)
+                message = f"{_PYTHON} its last line was not recognised"
+                sign = FailureSign(_TRACEBACK_KIND, message, Weight.FOLLOWED, form=1)
                 signs.append(self._placed(sign, b"", label)._replace(excerpt=None))
             signs += self._flush(label)
         return signs
@@ -424,6 +460,11 @@ def _exit_code(code: int) -> str:
         ended_by = signal.Signals(-code if code < 0 else code - 128)
         return f"{code} ({ended_by.name}{_HINTS.get(ended_by, '')})"
     return str(code)
+
+
+def _literal(text: str) -> str:
+    """Return text as part of a sentence, in which names in braces stand for places."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def quote(text: bytes) -> str:
