@@ -46,7 +46,7 @@ def test_the_sensor_defers_for_the_job_of_the_ledger(submission: Submit, make_co
     [
         (TrainingTrigger, {"cluster": "local", "job": "j"}),
         (GpuLimitTrigger, {"job": "j"}),
-        (RoundTrigger, {"dag_id": "d", "run_id": "r", "task_id": "t", "count": 1}),
+        (RoundTrigger, {"dag_id": "d", "run_id": "r", "task_id": "t", "count": 1, "variants": 2}),
     ],
 )
 def test_a_task_that_waited_during_an_upgrade_or_a_rollback_goes_on_waiting(

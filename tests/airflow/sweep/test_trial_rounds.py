@@ -120,6 +120,49 @@ def test_on_one_machine_the_variants_of_a_round_follow_one_another(
     assert made.submit(1)
 
 
+def test_after_a_skipped_round_all_later_runs_are_skipped_at_once(
+    trial: Callable[..., Trial], states: dict[str, str | None], make_result: MakeResult
+) -> None:
+    """And not one after the other: a trial of 16 variants that ends early has some 200 of them."""
+    made = trial(same_nodes=True, rounds_max=8)
+    for index in range(6):
+        states |= {f"{where}_{before}": "success" for before in range(index) for where in (FIRST, LAST)}
+        try:
+            made.publish(make_result, index, 0.6 if "slow" in made.labels[index] else 0.4)
+        except AirflowSkipException:
+            break
+    round_ended = index - index % 2
+    with pytest.raises(TaskDeferred) as deferred:
+        made.submit(15)
+    trigger = trial_operators.RoundTrigger(**deferred.value.trigger.serialize()[1])
+    states |= {f"{FIRST}_{round_ended}": "skipped", f"{FIRST}_{round_ended + 1}": "skipped"}
+    assert asyncio.run(asyncio.wait_for(trigger.event(), 10))
+    with pytest.raises(AirflowSkipException, match="the trial has ended after"):
+        made.submit(15)
+
+
+def test_a_variant_that_has_left_is_skipped_before_the_others_of_its_round_end(
+    trial: Callable[..., Trial], states: dict[str, str | None], make_result: MakeResult
+) -> None:
+    made = trial(same_nodes=True, variants={**VARIANTS, "third": {"environment": {"NCCL_DEBUG": "WARN"}}})
+    for index in range(6):
+        states |= {f"{where}_{before}": "success" for before in range(index) for where in (FIRST, LAST)}
+        made.publish(make_result, index, 0.9 if "slow" in made.labels[index] else 0.4)
+    slow = next(index for index in (6, 7, 8) if "slow" in made.labels[index])
+    states |= {f"{where}_{before}": "success" for before in range(6) for where in (FIRST, LAST)}
+    with pytest.raises(AirflowSkipException, match="slow has left the trial"):
+        made.submit(slow)
+
+
+def test_a_round_that_somebody_skipped_is_no_end_of_the_trial(
+    trial: Callable[..., Trial], states: dict[str, str | None]
+) -> None:
+    made = trial(same_nodes=True)
+    states |= {f"{FIRST}_0": "skipped", f"{FIRST}_1": "skipped"}
+    with pytest.raises(AirflowFailException, match="was stopped"):
+        made.submit(3)
+
+
 @pytest.mark.parametrize("first", ["failed", "success"])
 def test_a_run_that_begins_while_the_trial_is_stopped_submits_nothing(
     trial: Callable[..., Trial], states: dict[str, str | None], first: str

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -39,20 +39,31 @@ _FIRST_TASK, _LAST_TASK = "submit", "publish"
 
 
 class RoundTrigger(WaitingTrigger):
-    """Fires when the first `count` runs of a trial are over: published, failed or skipped.
+    """Fires when the first `count` runs of a trial are over, or an earlier round was skipped as a whole.
+
+    A run is over when it is published, failed or skipped. After a round in which nothing runs, the trial has
+    ended.
 
     :param dag_id: the trial's DAG.
     :param run_id: its DAG run.
     :param task_id: the last task of each run.
     :param count: how many of its mapped instances have to be over.
+    :param variants: the number of runs in a round; None to look at no rounds.
     """
 
     def __init__(
-        self, *, dag_id: str, run_id: str, task_id: str, count: int, **_of_another_version: Any
+        self,
+        *,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        count: int,
+        variants: int | None = None,
+        **_of_another_version: Any,
     ) -> None:
-        super().__init__(dag_id=dag_id, run_id=run_id, task_id=task_id, count=count)
+        super().__init__(dag_id=dag_id, run_id=run_id, task_id=task_id, count=count, variants=variants)
         self.tasks = (dag_id, run_id, task_id)
-        self.count = count
+        self.count, self.variants = count, variants
 
     async def event(self) -> TriggerEvent:
         """Wait until the runs are over; return an event with their number."""
@@ -63,6 +74,8 @@ class RoundTrigger(WaitingTrigger):
             except AirflowRuntimeError as error:
                 self.log.warning("Airflow cannot be asked about the runs before: %s", error)
                 return False
+            if self.variants and _has_skipped_round(states, self.tasks[2], self.count, self.variants):
+                return True
             return _are_over(states, self.tasks[2], self.count)
 
         await poll_until_async(are_over, every_s=_ASKED_EVERY_S)
@@ -115,32 +128,38 @@ def _are_over(states: Mapping[str, str | None], task_id: str, count: int) -> boo
     return all(states.get(f"{task_id}_{index}") in OVER for index in range(count))
 
 
+def _has_skipped_round(states: Mapping[str, str | None], task_id: str, count: int, variants: int) -> bool:
+    """Return whether nothing ran in one of the complete rounds among the first `count` runs."""
+    return any(
+        all(states.get(f"{_first_task(task_id)}_{start + index}") == "skipped" for index in range(variants))
+        for start in range(0, count - variants + 1, variants)
+    )
+
+
 class SubmitRoundOperator(SubmitTrainingOperator):
     """Submits the job of a variant in a round of a trial, once the rounds before are over; or skips it.
 
     It waits in the triggerer, and then asks where the trial stands by the runs of earlier rounds. The run is
     skipped if its variant has left or the trial has ended. Nothing else counts, so that after any crash each
     run gets the same answer. On clusters where jobs can run on the same nodes again, the variants of a round
-    follow one another on the nodes of the first.
+    follow one another on the nodes of the first. Once a round is skipped, all later ones are skipped at once.
     """
 
     def execute(self, context: Context) -> Any:
         """Wait for the runs before; then submit the job, or raise AirflowSkipException with the reason."""
         with airflow_errors():
             position = self._position(context)
-            in_round = position.index % len(position.rules.variants)
-            before = position.index if position.rules.same_nodes else position.index - in_round
+            variants = len(position.rules.variants)
+            in_earlier_rounds = position.index - position.index % variants
             ti, task_id = context["ti"], f"{self.task_id.rpartition('.')[0]}.{_LAST_TASK}"
-            states = _states(ti.dag_id, ti.run_id, task_id) if before else {}
+            states = _states(ti.dag_id, ti.run_id, task_id) if position.index else {}
+            before = position.index if position.rules.same_nodes else in_earlier_rounds
+            stopped = "the trial was stopped while this run waited: it has no job"
             if _is_stopped(states, task_id, before):
-                raise AirflowFailException("the trial was stopped while this run waited: it has no job")
-            if before and not _are_over(states, task_id, before):
-                self.log.info(
-                    "round %d of %s waits for the %d runs before it",
-                    *(position.round, position.rules.trial, before),
-                )
-                trigger = RoundTrigger(dag_id=ti.dag_id, run_id=ti.run_id, task_id=task_id, count=before)
-                raise TaskDeferred(trigger=trigger, method_name="go_on_in_round")
+                raise AirflowFailException(stopped)
+            are_over = _are_over(states, task_id, in_earlier_rounds)
+            if not are_over and not _has_skipped_round(states, task_id, in_earlier_rounds, variants):
+                self._wait_for(context, position, in_earlier_rounds)
             _, runs = trial_runs(self, context)
             state = trial_state(position.rules, runs, complete=position.round - 1)
             if state.ended or position.variant not in state.still_in:
@@ -149,11 +168,28 @@ class SubmitRoundOperator(SubmitTrainingOperator):
                 if state.ended:
                     why = f"the trial has ended after {state.round} rounds: {state.reason}"
                 raise AirflowSkipException(why)
+            if not are_over:
+                raise AirflowFailException(stopped)
+            if not _are_over(states, task_id, before):
+                self._wait_for(context, position, before)
         return super().execute(context)
+
+    def _wait_for(self, context: Context, position: TrialPosition, before: int) -> NoReturn:
+        """Defer this task until the `before` first runs of the trial are over, or the trial has ended."""
+        rules, ti = position.rules, context["ti"]
+        self.log.info("round %d of %s waits for the %d runs before it", position.round, rules.trial, before)
+        trigger = RoundTrigger(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=f"{self.task_id.rpartition('.')[0]}.{_LAST_TASK}",
+            count=before,
+            variants=len(rules.variants),
+        )
+        raise TaskDeferred(trigger=trigger, method_name="go_on_in_round")
 
     def go_on_in_round(self, context: Context, event: dict[str, Any]) -> Any:
         """Execute this task again, now that the runs before are over."""
-        self.log.info("%d runs before it are over", event["over"])
+        self.log.info("the %d runs before it are over, or need not run", event["over"])
         return self.execute(context)
 
     def _position(self, context: Context) -> TrialPosition:
