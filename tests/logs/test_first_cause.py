@@ -30,7 +30,13 @@ def first(log: TrainingLog) -> str:
     return log.problems[0].message
 
 
-@pytest.mark.parametrize("how", ["Killed", "Bus error (core dumped)", "Segmentation fault", "Aborted"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("Killed", "Bus error (core dumped)", "Segmentation fault", "Aborted"),
+        *("Exited with exit code 137", "Exited with exit code 139"),
+    ],
+)
 @pytest.mark.parametrize("node", ["node3", "pool0-0017", "gb-nvl-024.cluster.local"])
 @pytest.mark.parametrize("task", ["17", "16-23"])
 def test_the_node_whose_task_a_signal_ended_is_named_before_those_that_exited(
@@ -50,6 +56,25 @@ def test_what_srun_ends_itself_follows_from_the_task_before() -> None:
     ended = "srun: error: node1: tasks 0-7: Killed\nsrun: error: node3: tasks 16-23: Terminated\n"
     log = read(megatron(), exited, TERMINATING, STEP_CANCELLED, ended)
     assert first(log) == "srun: task 9 on node2: Exited with exit code 1"
+
+
+@pytest.mark.parametrize("code", [134, 141, 143])
+def test_an_exit_code_with_which_a_process_ends_itself_says_no_more_than_another(code: int) -> None:
+    """The reason stands elsewhere: an abort, a pipe that broke, a launcher that ended its processes."""
+    died = f"srun: error: node3: task 17: Exited with exit code {code}\n"
+    why = f"{TRACEBACK}ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    assert "ConnectionResetError" in first(read(megatron(), why, died))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("[n1:446  :0:446] Caught signal 11 (Segmentation fault: address not mapped)", "signal 11 (SIGSEGV)"),
+        ("[n1:00077] Signal: Bus error (7)", "Bus error"),
+    ],
+)
+def test_the_node_of_a_crash_is_named(line: str, says: str) -> None:
+    assert first(read(megatron(), f"{line}\n")).endswith(f"{says} (on n1)")
 
 
 def test_an_exception_is_told_before_the_signals_that_ended_the_others() -> None:

@@ -3,7 +3,7 @@
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +28,8 @@ _HINTS = {
     signal.SIGKILL: ", most often for lack of memory",
     signal.SIGBUS: ", most often as /dev/shm is full",
 }
+_ENDED_BY_ITSELF = {signal.SIGABRT, signal.SIGPIPE, signal.SIGTERM}
+"""Signals that a process ends itself with, or its launcher: another line says why."""
 _SIGNAL_HINTS = {"Killed": "Killed (SIGKILL, most often for lack of memory)"}
 
 
@@ -67,6 +69,9 @@ class Cause(Frozen):
 
     def sign(self, sentence: str, form: int, values: dict[str, str]) -> FailureSign:
         """Return a sign of this cause; `form` is the index of the pattern that matched."""
+        weight = Weight[self.weight.upper()]
+        if weight is Weight.EXITED and _is_ended_from_outside(values):
+            weight = Weight.HAPPENED
         if "code" in values:
             values["code"] = _exit_code(int(values["code"]))
         if "number" in values:
@@ -77,7 +82,7 @@ class Cause(Frozen):
         return FailureSign(
             self.kind,
             sentence.format_map(escaped | {name: f"{{{name}}}" for name in PLACES}),
-            Weight[self.weight.upper()],
+            weight,
             form,
             {name: values[name] for name in PLACES if values.get(name)},
             self.spoils,
@@ -454,12 +459,25 @@ class Failures:
         return [] if last is None else [last]
 
 
-def _exit_code(code: int) -> str:
-    """Describe an exit code and its signal: negative in Python, above 128 in a shell."""
+def _signal(code: int) -> signal.Signals | None:
+    """Return the signal that an exit code stands for: negative in Python, above 128 in a shell."""
     with suppress(ValueError):
-        ended_by = signal.Signals(-code if code < 0 else code - 128)
-        return f"{code} ({ended_by.name}{_HINTS.get(ended_by, '')})"
-    return str(code)
+        return signal.Signals(-code if code < 0 else code - 128)
+    return None
+
+
+def _exit_code(code: int) -> str:
+    """Describe an exit code and its signal."""
+    ended_by = _signal(code)
+    return f"{code} ({ended_by.name}{_HINTS.get(ended_by, '')})" if ended_by else str(code)
+
+
+def _is_ended_from_outside(values: Mapping[str, str]) -> bool:
+    """Return whether a signal from outside ended a process, by what `code`, `number` or `how` says."""
+    if "code" in values or "number" in values:
+        code = int(values["code"]) if "code" in values else -int(values["number"])
+        return _signal(code) not in (None, *_ENDED_BY_ITSELF)
+    return "how" in values and not values["how"].startswith(("Aborted", "Terminated"))
 
 
 def _literal(text: str) -> str:
