@@ -109,7 +109,7 @@ def test_the_kernels_killing_explains_what_was_printed_before() -> None:
         "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM "
         "Killed.\n",
     )
-    assert "the host ran out of memory" in first(log)
+    assert first(log) == "the host ran out of memory, and the kernel killed a process (on node3)"
 
 
 # Training went on
@@ -337,6 +337,10 @@ def test_slurms_own_words_of_why_it_ended_a_job_are_told_before_the_end() -> Non
             "died",
         ),
         (
+            "(raylet) Raylet is terminated. Termination is unexpected. Possible reasons include: SIGKILL\n",
+            "Raylet is terminated. Termination is unexpected.",
+        ),
+        (
             "docker: Error response from daemon: could not select device driver\n",
             "could not select device driver",
         ),
@@ -497,6 +501,12 @@ def test_rank_and_node_are_those_of_torchruns_table(prefix: str, code: int, says
     assert first(log).startswith(f"a rank ended with exit code {says} (rank 11 on gpu-b07)")
 
 
+def test_torchruns_table_names_the_rank_of_the_traceback_in_it() -> None:
+    table = TABLE.format("", 1).replace("<N/A>\n", "error.json\n  traceback : ")
+    log = read(megatron(), table, TRACEBACK.replace("\n", "\n  "), "RuntimeError: mat2 has a stride\n")
+    assert first(log) == "Python traceback: RuntimeError: mat2 has a stride (rank 11 on gpu-b07)"
+
+
 @pytest.mark.parametrize(
     "node_line",
     [
@@ -527,6 +537,7 @@ def test_a_rank_that_the_words_name_is_told() -> None:
         "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
         "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.",
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+        "ray.exceptions.ActorUnavailableError: The actor is unavailable",
         "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with exit code 1",
     ],
 )

@@ -30,6 +30,7 @@ _HINTS = {
 }
 _ENDED_BY_ITSELF = {signal.SIGABRT, signal.SIGPIPE, signal.SIGTERM}
 """Signals that a process ends itself with, or its launcher: another line says why."""
+_SIGNAL_OF_NAME = {signal.strsignal(number): number for number in signal.Signals}
 _SIGNAL_HINTS = {"Killed": "Killed (SIGKILL, most often for lack of memory)"}
 
 
@@ -70,7 +71,8 @@ class Cause(Frozen):
     def sign(self, sentence: str, form: int, values: dict[str, str]) -> FailureSign:
         """Return a sign of this cause; `form` is the index of the pattern that matched."""
         weight = Weight[self.weight.upper()]
-        if weight is Weight.EXITED and _is_ended_from_outside(values):
+        ended_by = _ended_by(values)
+        if weight is Weight.EXITED and ended_by and ended_by not in _ENDED_BY_ITSELF:
             weight = Weight.HAPPENED
         if "code" in values:
             values["code"] = _exit_code(int(values["code"]))
@@ -88,6 +90,7 @@ class Cause(Frozen):
             self.spoils,
             values.get("nodes", ""),
             self.is_vague,
+            is_killed=ended_by is signal.SIGKILL,
         )
 
 
@@ -120,7 +123,8 @@ _OF_A_RANK = re.compile(rb"call last\): \(RANK (\d+)\)")
 _FOLLOWS = re.compile(
     rb"^(?:[\w.]*\.)?(?!Dist\w+: (?:The client socket has (?:timed out|failed to)|Timed out after))"
     rb"(?:Dist\w*|ConnectionReset|BrokenPipe|EOF"
-    rb"|ChildProcess|ProcessRaised|ProcessExited|CalledProcess|ActorDied|WorkerCrashed|RendezvousClosed)"
+    rb"|ChildProcess|ProcessRaised|ProcessExited|CalledProcess|RendezvousClosed"
+    rb"|RayActor|Actor(?:Died|Unavailable)|WorkerCrashed|NodeDied|LocalRayletDied|OwnerDied|ObjectLost)"
     rb"(?:Error|Exception)(?:: |$)"
     rb"|[Cc]onnection (?:was |has been )?(?:closed|reset|refused) by (?:remote )?peer"
     rb"|remote process exited|recvValue failed|failed to recv, got 0 bytes"
@@ -142,7 +146,8 @@ _SEVERE = re.compile(
     rb"|(?:^|\d\d:\d\d[\d:.,]{0,16}Z?\s+)(?:ERROR|FATAL|CRITICAL)\s"
     rb"|(?:^|[\s\[])[EF]\d{3,4} \d\d:\d\d:\d\d|\b(?:[Cc]heck|[Aa]ssertion|[Ii]nitialization|[Ii]nit) failed\b"
     rb"|: (?:command not found|Permission denied|No such file or directory)\s*$|\bnon-zero status: \d"
-    rb"|: [Ee]rror [a-z]|\bdied or was killed\b|\bdied unexpectedly\b|\bretry count exceeded\b"
+    rb"|: [Ee]rror [a-z]|\b(?:died|[Tt]erminat(?:ed|ion)) (?:or was killed|(?:is )?unexpected(?:ly)?)\b"
+    rb"|\bretry count exceeded\b"
     rb"|(?:^|[\]:)] ?)(?:[A-Za-z_]\w{0,50}\.){0,8}[A-Z]\w{1,50}(?:Error|Exception): "
 )
 _COMPLAINT = re.compile(
@@ -158,9 +163,11 @@ _MILD = re.compile(
 _PLACE = re.compile(rb"\bon rank (?P<of>\d{1,9})\b|\bRank (?P<rank>\d{1,9}), node (?P<node>[^\s,]{1,255})")
 """Where it happened, as Megatron says of a number that is NaN."""
 _LAUNCHERS_TABLE = re.compile(
-    rb"host +: (?P<node>\S{1,255})\s[^\n]{0,200}\brank +: (?P<rank>\d{1,9}) [^\n]{0,100}\n[^\n]{0,200}\Z"
+    rb"host +: (?P<node>\S{1,255})\s[^\n]{0,200}\brank +: (?P<rank>\d{1,9}) [^\n]{0,100}\n"
+    rb"(?:[^\n]{0,300}\n){0,2}[^\n]{0,300}\Z"
 )
-"""The lines of torchrun's table of failures before that of the exit code."""
+"""The lines of torchrun's table of failures before those of the exit code and the traceback."""
+_IN_LAUNCHERS_TABLE = (b"exitcode  :", b"traceback :")
 _RAYS_ACTOR = re.compile(rb"\bip: (?P<node>[\d.]{7,15})\s*\n(?:[^\n]*\n)?[^\n]*\Z")
 """What Ray says of an actor, before the lines that say why it died."""
 _OF_AN_ACTOR = re.compile(rb"\b[Tt]he actor(?:'s node was| (?:is dead|died) because) .{1,300}")
@@ -241,6 +248,8 @@ class _Trace:
         """The rank that a traceback names which several ranks' exceptions are told in."""
         self.last: FailureSign | None = None
         """The last exception so far."""
+        self.places: dict[str, str] = {}
+        """Where the line says that it happened with which the traceback begins."""
 
 
 class Failures:
@@ -325,7 +334,9 @@ class Failures:
             places["rank"] = rank[1]
         if place := _PLACE.search(line):
             places |= {"rank": place["rank"] or place["of"], "node": place["node"] or places.get("node")}
-        elif b"exitcode  :" in line and (table := _LAUNCHERS_TABLE.search(self.around.before)):
+        elif any(words in line for words in _IN_LAUNCHERS_TABLE) and (
+            table := _LAUNCHERS_TABLE.search(self.around.before)
+        ):
             places |= table.groupdict()
         elif _OF_AN_ACTOR.search(line) and (actor := _RAYS_ACTOR.search(self.around.before)):
             places |= actor.groupdict()
@@ -381,6 +392,7 @@ class Failures:
                 before = [trace.last] if trace.of_rank and trace.last else []
                 trace.of_rank = of_a_rank[1]
             trace.is_open, trace.is_chained = True, False
+            trace.places = self._places(line, label, is_vague=False)
             return before
         exception = _EXCEPTION.search(line) if trace.is_open and not _SOURCE_LINE.match(line) else None
         if exception is None:
@@ -415,7 +427,8 @@ class Failures:
             Weight.FOLLOWED if follows else Weight.HAPPENED,
             is_vague=_OF_COMMUNICATION.search(text) is not None,
         )
-        return self._placed(sign, b"", trace.of_rank or label)
+        placed = self._placed(sign, b"", trace.of_rank or label)
+        return placed._replace(places=trace.places | dict(placed.places))
 
     def follow_up(self, line: bytes) -> list[FailureSign]:
         """Return the NCCL error in a line that follows `Last error:`; empty if the line does not have it."""
@@ -472,12 +485,13 @@ def _exit_code(code: int) -> str:
     return f"{code} ({ended_by.name}{_HINTS.get(ended_by, '')})" if ended_by else str(code)
 
 
-def _is_ended_from_outside(values: Mapping[str, str]) -> bool:
-    """Return whether a signal from outside ended a process, by what `code`, `number` or `how` says."""
-    if "code" in values or "number" in values:
-        code = int(values["code"]) if "code" in values else -int(values["number"])
-        return _signal(code) not in (None, *_ENDED_BY_ITSELF)
-    return "how" in values and not values["how"].startswith(("Aborted", "Terminated"))
+def _ended_by(values: Mapping[str, str]) -> signal.Signals | None:
+    """Return the signal that ended a process, by what `code`, `number` or `how` says; None if none did."""
+    if "code" in values:
+        return _signal(int(values["code"]))
+    if "number" in values:
+        return _signal(-int(values["number"]))
+    return _SIGNAL_OF_NAME.get(values.get("how", "").partition(" (")[0])
 
 
 def _literal(text: str) -> str:

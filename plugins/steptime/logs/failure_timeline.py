@@ -5,7 +5,7 @@ others follow, and Slurm ends the rest. docs/reference/logs.md describes how the
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 from typing import NamedTuple
 
@@ -68,6 +68,8 @@ class FailureSign(NamedTuple):
     """Nodes that failed, as Slurm writes them."""
     is_vague: bool = False
     """Whether a warning may say why: communication between ranks failed, or a signal ended a process."""
+    is_killed: bool = False
+    """Whether SIGKILL ended a process, as the kernel's for lack of memory."""
     excerpt: Excerpt | None = None
     """The lines around it."""
     at: int = 0
@@ -188,7 +190,8 @@ class Timeline:
             group for group in self._groups.values() if group.sign.sentence and group.sign.kind != ERROR_LINE
         ]
         going = {id(group) for group in signs if self._is_survived(group) and not group.sign.spoils}
-        best = self._best_of_each_kind(self._in_order([group for group in signs if id(group) not in going]))
+        ended = self._with_nodes([group for group in signs if id(group) not in going])
+        best = self._best_of_each_kind(self._in_order(ended))
         quoted = self._quoted(best, complete=complete)
         nodes = self._node_of_rank
         problems = [
@@ -207,6 +210,18 @@ class Timeline:
             if group.sign.kind not in kinds
         ]
         return [*problems, *remarks]
+
+    def _with_nodes(self, groups: list[_Group]) -> list[_Group]:
+        """Add the nodes of processes that were killed to signs that explain this and have no place."""
+        killed = {
+            node: None for group in groups if group.sign.is_killed for node in group.places.get("node", ())
+        }
+        return [
+            replace(group, places={"node": killed})
+            if killed and group.sign.weight is Weight.EXPLAINS and not (group.places or group.sign.nodes)
+            else group
+            for group in groups
+        ]
 
     def _quoted(self, best: Iterable[_Group], *, complete: bool) -> list[_Group]:
         """Return the error lines to quote: waits that timed out; others only if nothing else is known."""
