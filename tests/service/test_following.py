@@ -103,6 +103,20 @@ def test_progress_is_how_many_are_done_and_about_how_long_the_others_take() -> N
     assert at(62, planned, *first, failed) == "1 of 4 done, 1 failed"
 
 
+def test_runs_that_a_trial_does_not_need_are_not_counted_as_done() -> None:
+    planned = task("performance_runs", "success", second=0)
+    first, second = (task("performance.submit", "deferred", index, str(index), second=2) for index in (0, 1))
+    assert at(5, planned, first, second) == "0 of 4 done · performance [0]"
+    ran = [task(f"performance.{name}", "success", 0, "round 1 · a", second=9) for name in ("submit", "end")]
+    not_needed = [
+        task("performance.submit", "skipped", 1, "round 2 · a", second=9),
+        task("performance.wait", "skipped", 1),
+        task("performance.end", "success", 1, second=10),
+    ]
+    assert told(*ran, *not_needed) == [("round 1 · a", "success"), ("round 2 · a", "skipped")]
+    assert at(19, planned, *ran, *not_needed) == "1 of 3 done · about 20 s left"
+
+
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "POLL_S", 0.01)
@@ -154,7 +168,7 @@ def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pyt
         return drawn.decode(errors="ignore")
 
     def polls() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        while "0 of 2 done · tiny·fp32·2: step 3 of 0-19" not in shown():
+        while "0 of 2 done · tiny·fp32·1: step 3 of 0-19" not in shown():
             yield "running", [first, second]
         while "1 of 2 done · about " not in shown():
             yield "running", [first | done, second]

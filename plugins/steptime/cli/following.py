@@ -28,6 +28,8 @@ _PATIENCE_S = 120.0
 
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
 _NEVER_RUN = ("skipped", "upstream_failed", "removed")
+_FIRST_TASK = "submit"
+"""The first task of each planned run, in its task group."""
 _AT_WORK = ("running", "deferred", "awaiting_input", "restarting")
 _PASSWORD = "STEPTIME_AIRFLOW_PASSWORD"  # noqa: S105 (the name of the variable)
 
@@ -53,7 +55,7 @@ class RunLine(Frozen):
 
     label: str
     state: str
-    """`waiting`, `running`, `failed` or `success`."""
+    """`waiting`, `running`, `failed`, `success`, or `skipped` if the run is not needed."""
     task: TaskInstance
     """The task that decides the state: the failed, the running, the next or the last one."""
     began: float
@@ -63,13 +65,14 @@ class RunLine(Frozen):
 def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
     """Return the state of each planned run and each unmapped task of a DAG run, unmapped tasks first.
 
-    Tasks that never run are left out.
+    Tasks that never run are left out. A planned run is not needed if its first task was skipped.
     """
     rows: dict[tuple[str, int], list[TaskInstance]] = {}
     for task in tasks:
-        if task.state not in _NEVER_RUN:
-            group = task.task_id.rpartition(".")[0] if task.map_index >= 0 else task.task_id
-            rows.setdefault((group, task.map_index), []).append(task)
+        group, _, name = task.task_id.rpartition(".")
+        not_needed = task.map_index >= 0 and task.state == "skipped" and name == _FIRST_TASK
+        if task.state not in _NEVER_RUN or not_needed:
+            rows.setdefault((group if task.map_index >= 0 else task.task_id, task.map_index), []).append(task)
     ordered = sorted(rows.items(), key=lambda row: row[0][1] >= 0)
     return [_line(group, index, members) for (group, index), members in ordered]
 
@@ -79,6 +82,8 @@ def _line(group: str, map_index: int, tasks: Sequence[TaskInstance]) -> RunLine:
     labels = (task.rendered_map_index for task in tasks)
     named = next((label for label in labels if label and not label.isdecimal()), None)
     label = named or (f"{group} [{map_index}]" if map_index >= 0 else group)
+    if skipped := next((task for task in tasks if task.state == "skipped"), None):
+        return RunLine(label=label, state="skipped", task=skipped, began=_start(skipped))
     started = sorted((task for task in tasks if task.state not in _WAITING), key=_start)
     failed = [task for task in started if task.state == "failed"]
     at_work = [task for task in started if task.state in _AT_WORK]
@@ -158,13 +163,14 @@ def _error(log: list[LogLine]) -> str:
 
 
 def progress(lines: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:
-    """Describe the progress at a Unix time: `2 of 4 done · about 40 s left`.
+    """Describe the progress at a Unix time: `2 of 4 done · about 40 s left`, of the runs that are needed.
 
     Before the first run is done, it names the task or run at work and its last log line, which `last_word`
     returns. The time left is estimated from the runs that are done.
     """
     runs = [line for line in lines if line.task.map_index >= 0]
     done = sum(line.state == "success" for line in runs)
+    of -= sum(line.state == "skipped" for line in runs)
     if failed := sum(line.state == "failed" for line in runs):
         return f"{done} of {of} done, {failed} failed"
     said = f"{done} of {of} done"
@@ -172,7 +178,7 @@ def progress(lines: Sequence[RunLine], of: int, now: float, last_word: LastWord 
     if done == of:
         return said
     if not done:
-        at_work = next((line for line in reversed(lines) if line.state == "running"), None)
+        at_work = next((line for line in (*runs, *reversed(lines)) if line.state == "running"), None)
         return said if at_work is None else f"{said} · {_with(at_work.label, last_word(at_work))}"
     return f"{said} · about {_about((now - began) / done * (of - done))} left"
 
