@@ -74,7 +74,7 @@ def test_lines_are_those_that_bear_a_word(data: bytes) -> None:
 def test_a_step_printed_is_a_step_read(steps: list[int], noise: bytes) -> None:
     """Other text in the log does not matter, unless it looks like steps."""
     harmless = noise.replace(b"Training epoch", b"").replace(b"Epoch", b"")
-    harmless = harmless.replace(b"iteration", b"").replace(b"step:", b"")
+    harmless = harmless.replace(b"iteration", b"").replace(b"step:", b"").replace(b"Step Time", b"")
     lines = [harmless + b"\n" + line_forms.nemo2(step, last=10**6).encode() for step in steps]
     assert [step.global_step for step in read_chunks(lines).steps] == steps
 
