@@ -470,7 +470,11 @@ def test_the_rank_of_a_message_is_in_its_first_line() -> None:
         ),
         (
             "/var/spool/slurmd/job7/slurm_script: line 28:  8156 Killed                  python3 main.py\n",
-            "a command of the batch script ended: Killed (SIGKILL",
+            "a command of a script ended: Killed (SIGKILL",
+        ),
+        (
+            "launch.sh: line 3:    12 Bus error               (core dumped) python train.py\n",
+            "a command of a script ended: Bus error",
         ),
     ],
 )
