@@ -55,13 +55,14 @@ class StoredTrial:
             }
         plain = self.make_result(f"trial-{self.number:02}", **shared)
         changes = {"trial": position, "repeat": number}
+        task = {"dag_id": DAG_RUN[0], "task_id": "performance.wait", "map_index": self.number - 1}
         publish(
             self.store,
             self.make_result(
                 f"trial-{self.number:02}",
                 **shared,
                 run=plain.submitted.run.model_copy(update=changes),
-                provenance=plain.submitted.provenance.model_copy(update={"dag_id": DAG_RUN[0]}),
+                provenance=plain.submitted.provenance.model_copy(update=task),
             ),
         )
 

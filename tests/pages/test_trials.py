@@ -10,9 +10,9 @@ from browser import Watched, count_colours, watched_page
 from called import steptime
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from pages.framed import NAVIGATION, column, opened
+from pages.framed import NAVIGATION, RUNS, column, opened
 from pages.test_states import BADLY_DRAWN, STICKING_OUT
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from stored_trial import DAG_RUN, OUT_OF_MEMORY, StoredTrial, run_rounds
 
 from steptime.store.run_queries import Store
@@ -130,3 +130,33 @@ def test_axe_finds_nothing_on_the_pages_and_in_the_report(
             found |= {address: wrong} if wrong else {}
     assert not found
     assert not watched.complaints
+
+
+@pytest.mark.browser
+@pytest.mark.usefixtures("trial")
+def test_a_run_of_a_trial_runs_again_with_the_later_ones_that_were_skipped(
+    watched: Watched, auth_manager: Any
+) -> None:
+    auth_manager.editable |= {DAG_RUN[0]}
+    states = ("success", "skipped", "skipped")
+    tasks = [
+        {"task_id": f"performance.{name}", "map_index": index, "state": state}
+        for index, state in enumerate(states)
+        for name in ("submit", "wait")
+    ]
+    asked: list[Any] = []
+
+    def clear(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(json={"task_instances": [], "total_entries": 0})
+
+    watched.page.route(
+        "**/taskInstances?**",
+        lambda route: route.fulfill(json={"task_instances": tasks, "total_entries": len(tasks)}),
+    )
+    watched.page.route("**/clearTaskInstances", clear)
+    frame = opened(watched.page, f"{RUNS}&run=trial-01")
+    frame.get_by_role("button", name="Run this cell again …").click()
+    frame.get_by_role("button", name="Run again", exact=True).click()
+    expect(frame.locator(".again [role=status]")).to_contain_text("It runs again")
+    assert asked[0]["task_ids"] == [[task["task_id"], task["map_index"]] for task in tasks]

@@ -1,4 +1,4 @@
-"""`steptime sweep run`, `cancel` and `again`, against a REST API that keeps DAG runs as Airflow does."""
+"""`steptime sweep run`, `cancel` and `again`, and of trials, against a REST API that keeps DAG runs as Airflow."""
 
 from typing import Any
 
@@ -185,3 +185,41 @@ def test_a_sweep_is_approved_after_its_cost_was_confirmed(
     assert steptime("sweep approve sweep --yes") == 1
     assert "its task 'approve' is skipped" in capsys.readouterr().err
     assert len(api.asked(f"PATCH {path}")) == 1
+
+
+def test_a_run_of_a_trial_runs_again_with_the_later_ones_that_were_skipped(
+    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may be needed if the new run makes the answer open again."""
+    of_round = ("success", "success", "skipped", "skipped")
+    tasks = [
+        {
+            "task_id": f"performance.{name}",
+            "map_index": index,
+            "rendered_map_index": f"{index}·ring",
+            "state": "success" if name == "end" else state,
+            "try_number": 1,
+        }
+        for index, state in enumerate(of_round)
+        for name in ("submit", "end")
+    ]
+    tasks += [{**tasks[0], "task_id": "report", "map_index": -1, "rendered_map_index": None}]
+    run, cleared = (
+        "/api/v2/dags/steptime_trial/dagRuns/race",
+        "POST /api/v2/dags/steptime_trial/clearTaskInstances",
+    )
+    dags = [{"dag_id": "steptime_trial", "is_paused": False}]
+    api.answers |= {
+        "GET /api/v2/dags": (200, {"dags": dags, "total_entries": 1}),
+        f"GET {run}": (200, {"dag_id": "steptime_trial", "dag_run_id": "race", "state": "success"}),
+        f"GET {run}/taskInstances": (200, {"task_instances": tasks, "total_entries": len(tasks)}),
+        cleared: (200, {"task_instances": [], "total_entries": 0}),
+    }
+    assert steptime("trial again race 1·ring") == 0
+    [asked] = api.asked(cleared)
+    both = ("performance.submit", "performance.end")
+    assert asked["task_ids"] == [*([name, index] for index in (1, 2, 3) for name in both), "report"]
+    assert capsys.readouterr().out == (
+        "runs 1·ring of race again: performance.submit, performance.end, and then 2 skipped runs after it if "
+        "the answer is open again\n"
+    )

@@ -6,7 +6,7 @@ from typing import Literal
 
 import typer
 
-from steptime.cli.following import DAG_PATIENCE_S, airflow_client, explain_failure, follow
+from steptime.cli.following import DAG_PATIENCE_S, FIRST_TASK, airflow_client, explain_failure, follow
 from steptime.cli.plan import check_budgets
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
 from steptime.recipes.models import Mode, Run
@@ -14,6 +14,7 @@ from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, expand_cell
 from steptime.service.rest import AirflowClient, DagRun, Question, TaskInstance
 from steptime.waiting import poll_until
+from steptime.wording import counted
 
 _REPORT_TASK = "report"
 _APPROVAL_TASK = "approve"
@@ -112,6 +113,7 @@ def cancel(run_id: str, kind: Kind, *, dry_run: bool, url: str | None, user: str
 def again(run_id: str, cell: str, kind: Kind, *, dry_run: bool, url: str | None, user: str | None) -> None:
     """Clear the tasks of one cell of a sweep or trial and its report; with `dry_run`, only name them.
 
+    In a trial the later runs that were skipped are cleared, too: with another result they may be needed.
     Raises UserError if there is no such cell, or if one of its tasks is under way.
     """
     with airflow_client(url, user) as client:
@@ -123,9 +125,17 @@ def again(run_id: str, cell: str, kind: Kind, *, dry_run: bool, url: str | None,
                 f"{busy.label} is {busy.state}: wait for its end, or mark it as failed in Airflow first."
             )
         names = ", ".join(task.task_id for task in chosen)
+        later = _skipped_after(chosen[0], tasks) if kind == "trial" else []
         if not dry_run:
-            client.clear(dag_run, [*chosen, *(task for task in tasks if task.task_id == _REPORT_TASK)])
-        typer.echo(f"{'would run' if dry_run else 'runs'} {cell} of {run_id} again: {names}")
+            report = [task for task in tasks if task.task_id == _REPORT_TASK]
+            client.clear(dag_run, [*chosen, *later, *report])
+        skipped = len({task.map_index for task in later})
+        then = (
+            f", and then {counted(skipped, 'skipped run')} after it if the answer is open again"
+            if later
+            else ""
+        )
+        typer.echo(f"{'would run' if dry_run else 'runs'} {cell} of {run_id} again: {names}{then}")
 
 
 def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstance]:
@@ -144,6 +154,18 @@ def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstanc
         }
         raise unknown_value("cell", cell, labels)
     return [task for task in mapped if (_group_name(task), task.map_index) in groups]
+
+
+def _skipped_after(first: TaskInstance, tasks: Sequence[TaskInstance]) -> list[TaskInstance]:
+    """Return the tasks of those later runs of a trial whose first task was skipped."""
+    group = _group_name(first)
+    later = [task for task in tasks if task.map_index > first.map_index and _group_name(task) == group]
+    skipped = {
+        task.map_index
+        for task in later
+        if task.state == "skipped" and task.task_id.rpartition(".")[2] == FIRST_TASK
+    }
+    return [task for task in later if task.map_index in skipped]
 
 
 def _group_name(task: TaskInstance) -> str:

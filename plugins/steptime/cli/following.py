@@ -28,7 +28,7 @@ _PATIENCE_S = 120.0
 
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
 _NEVER_RUN = ("skipped", "upstream_failed", "removed")
-_FIRST_TASK = "submit"
+FIRST_TASK = "submit"
 """The first task of each planned run, in its task group."""
 _AT_WORK = ("running", "deferred", "awaiting_input", "restarting")
 _PASSWORD = "STEPTIME_AIRFLOW_PASSWORD"  # noqa: S105 (the name of the variable)
@@ -70,7 +70,7 @@ def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
     rows: dict[tuple[str, int], list[TaskInstance]] = {}
     for task in tasks:
         group, _, name = task.task_id.rpartition(".")
-        not_needed = task.map_index >= 0 and task.state == "skipped" and name == _FIRST_TASK
+        not_needed = task.map_index >= 0 and task.state == "skipped" and name == FIRST_TASK
         if task.state not in _NEVER_RUN or not_needed:
             rows.setdefault((group if task.map_index >= 0 else task.task_id, task.map_index), []).append(task)
     ordered = sorted(rows.items(), key=lambda row: row[0][1] >= 0)

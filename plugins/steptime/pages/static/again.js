@@ -7,8 +7,11 @@ import { readAirflow, sendAirflow } from "./server.js";
 const PAGE = 100;
 const UNFINISHED = ["scheduled", "queued", "running", "deferred", "awaiting_input", "restarting", "up_for_retry", "up_for_reschedule"];
 
-/** Return the tasks of a cell (both runs of a checkpoint pair), and the report, which decides the DAG run's state. */
-async function tasksOf({ dag_id: dag, dag_run_id: run, task_id: waited, map_index: index }) {
+/**
+ * Return the tasks of a cell (both runs of a checkpoint pair), and the report, which decides the DAG run's state.
+ * In a trial the later runs that were skipped are there, too: with another result they may be needed.
+ */
+async function tasksOf({ dag_id: dag, dag_run_id: run, task_id: waited, map_index: index, trial }) {
   const group = waited.replace(/\.[^.]+$/, "").replace(/\.(save|load)$/, "");
   const all = [];
   for (let total = 1; all.length < total;) {
@@ -21,6 +24,9 @@ async function tasksOf({ dag_id: dag, dag_run_id: run, task_id: waited, map_inde
   if (!own.length) throw new Error("Airflow no longer has the tasks of this run.");
   const busy = own.find(({ state }) => UNFINISHED.includes(state));
   if (busy) throw new Error(`${busy.task_id} is ${busy.state}: wait for its end, or mark it as failed first.`);
+  const isSkipped = (task) => task.task_id === `${group}.submit` && task.map_index > index && task.state === "skipped";
+  const skipped = new Set(trial ? all.filter(isSkipped).map((task) => task.map_index) : []);
+  own.push(...all.filter((task) => task.task_id.startsWith(`${group}.`) && skipped.has(task.map_index)));
   return [...own.map((task) => [task.task_id, task.map_index]), ...(all.some((task) => task.task_id === "report") ? ["report"] : [])];
 }
 
