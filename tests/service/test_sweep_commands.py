@@ -1,4 +1,4 @@
-"""`steptime sweep run`, `cancel` and `again`, and of trials, against a REST API that keeps DAG runs as Airflow."""
+"""`steptime sweep run`, `cancel`, `again`, and those of trials, against a REST API that keeps DAG runs."""
 
 from typing import Any
 
