@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     *(f"docs/guide/{name}.md" for name in ("first-run", "cluster", "workload", "weekly-sweep", "results")),
+    "docs/guide/trial.md",
 )
 ELSEWHERE = {
     "docs/reference/install.md": "tests/versions/foreign_airflow.py installs it into an Airflow",
@@ -22,7 +23,7 @@ NOT_HERE = {
     r"steptime (cluster (add|check)|run .*--cluster) selene": "there is no such cluster",
     r"steptime run llama3.1 --size 70b|steptime run nemotron3": "there are no such GPUs",
     r"python3\S* -m venv|~/steptime/bin/": "they are for another machine: tests/versions installs the wheel",
-    r"steptime sweep run weekly": "the sweep is for the cluster selene",
+    r"steptime (sweep run weekly|trial (run|show) nccl-ring)": "it is for the cluster selene",
     r"steptime results trend --size 70b|steptime results import PATH": "there are no such runs",
 }
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
