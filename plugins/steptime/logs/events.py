@@ -225,8 +225,8 @@ def line_search() -> LineSearch:
     At most 64 words are possible, the limit of the vectorized search.
     """
     words = sorted({word for words, _ in _readers() for word in words})
-    # The search deals words out to buckets in turn, and looks for a bucket's words by the halves of their first
-    # bytes. If words in a bucket are alike in these, it finds fewer places that only may have a word.
+    # The search deals words out to buckets in turn, and looks for a bucket's words by the halves of their
+    # first bytes. If words in a bucket are alike in these, it finds fewer places that only may have a word.
     words.sort(key=lambda word: bytes(byte & 15 for byte in word))
     rounds = -(-len(words) // _BUCKETS)
     return LineSearch([word for number in range(rounds) for word in words[number::rounds]])
