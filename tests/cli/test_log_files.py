@@ -70,5 +70,7 @@ def test_short_names() -> None:
 
 def test_equal_names_get_as_much_of_the_path_as_tells_them_apart() -> None:
     logs = [Path("/e/run_1/x/log-x.out"), Path("/e/run_2/x/log-x.out"), Path("/e/run_2/y/log-y.out")]
-    assert short_names(logs) == ["run_1/x/x", "run_2/x/x", "y"]
-    assert short_names([logs[0], logs[0]]) == ["//e/run_1/x/x"] * 2
+    assert short_names(logs) == ["run_1/x", "run_2/x", "y"]
+    assert short_names([logs[0], logs[0]]) == ["/e/run_1/x/log-x.out"] * 2
+    nested = [Path(f"/e/x_1/x_1_{number}/x_1/log-x_1.out") for number in (17, 18)]
+    assert short_names(nested) == ["x_1_17", "x_1_18"]

@@ -136,6 +136,7 @@ def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
 def short_names(logs: Sequence[Path]) -> list[str]:
     """Return a unique readable name for each log: its experiment, with as much of its path as needed.
 
+    Of folders whose names only repeat the experiment's, as NeMo and steptime make them, the longest counts.
     Logs are named `log-<experiment>.out`; logs that Slurm wrote are named
     `log-<account>.<experiment>_<jobid>_<restarts>.out`.
     """
@@ -144,7 +145,11 @@ def short_names(logs: Sequence[Path]) -> list[str]:
     while any(folders[index] for index in _doubled(names)):
         for index in _doubled(names):
             if folders[index]:
-                names[index] = f"{folders[index].pop()}/{names[index]}"
+                folder, (first, slash, rest) = folders[index].pop(), names[index].partition("/")
+                repeated = folder.startswith(first)
+                names[index] = f"{folder}{slash}{rest}" if repeated else f"{folder}/{names[index]}"
+    for index in _doubled(names):
+        names[index] = str(logs[index])
     return names
 
 
