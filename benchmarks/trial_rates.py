@@ -5,9 +5,10 @@
 Trials are simulated, of up to 16 rounds with a least difference of 1.5 %. A run's time has normal noise, the
 effect of its round (0.7 %), a drift of 0.1 % from run to run of the round, and in one of 20 runs a
 disturbance of 2 to 8 %. The times are made up; all that decides is the product's. Prints the mean number of
-runs, the share of trials that are decided (the others are open after 16 rounds), and the share that states
-anything wrong after any round. Of trials of 8 and 16 variants, which take longer, a quarter and an eighth of
-the number is simulated. Two hundred trials take some minutes in all.
+runs, the share of trials that are decided (the others are open after the last round), and the share that
+states anything wrong after any round. A second table has machines whose runs differ much, with nothing known
+of their noise. Of trials of 8 and 16 variants, which take longer, a quarter and an eighth of the number is
+simulated. Two hundred trials take some minutes in all.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from steptime.judging.trials import Race, StopWhen, TrialState
+from steptime.judging.trials import ROUNDS_MAX, Race, StopWhen, TrialState
 
 LEAST_PERCENT = 1.5
 ROUND_PERCENT = 0.7
@@ -52,6 +53,7 @@ class Variants:
     stop_when: StopWhen = "all within"
     times_noise: float = 1.0
     """How many times as large the noise of the last one is."""
+    rounds_max: int = ROUNDS_MAX
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,11 @@ class Outcome:
 
 _SHARES = {8: 1 / 4, 16: 1 / 8}
 NOISES = (Noise(0.5, 0.5), Noise(1, 1), Noise(2, 2), Noise(1, None), Noise(1, 0.5))
+MUCH_NOISE = tuple(Noise(percent, None) for percent in (5, 10, 20, 30, 50))
 
 
 def kinds() -> Iterator[tuple[Variants, Sequence[Noise]]]:
-    """Yield the rows of the table, with the noises that each is simulated for."""
+    """Yield the rows of the first table, with the noises that each is simulated for."""
     for percent in (0.0, 1.0, LEAST_PERCENT, 2.0, 3.0, 5.0):
         yield Variants(f"2 variants, {percent:g} % apart", (0, percent)), NOISES
     for count in (4, 8, 16):
@@ -88,6 +91,16 @@ def kinds() -> Iterator[tuple[Variants, Sequence[Noise]]]:
     yield Variants("16 variants, spread over 45 %", spread), NOISES[:2]
 
 
+def noisy_kinds() -> Iterator[tuple[Variants, Sequence[Noise]]]:
+    """Yield the rows of the second table, likewise."""
+    equal = "2 equal variants"
+    yield Variants(f"{equal}, at most 6 rounds", (0, 0), rounds_max=6), MUCH_NOISE
+    yield Variants(equal, (0, 0)), MUCH_NOISE
+    yield Variants("2 variants, 50 % apart", (0, 50)), MUCH_NOISE
+    yield Variants("4 equal variants", (0.0,) * 4), MUCH_NOISE
+    yield Variants("4 equal variants, one with twice the noise", (0.0,) * 4, times_noise=2), MUCH_NOISE
+
+
 def simulate(variants: Variants, noise: Noise, seed: str) -> Outcome:
     """Simulate a trial to its end."""
     rng = random.Random(seed)  # noqa: S311
@@ -98,6 +111,7 @@ def simulate(variants: Variants, noise: Noise, seed: str) -> Outcome:
         names,
         least_difference_percent=LEAST_PERCENT,
         known_noise_percent=noise.known_percent,
+        rounds_max=variants.rounds_max,
         stop_when=variants.stop_when,
     )
     runs, is_wrong, state = 0, False, race.state()
@@ -150,36 +164,37 @@ def cell(outcomes: Sequence[Outcome]) -> str:
     return f"{runs:.1f} / {decided:.0%} / {wrong:.1%}".replace("%", " %")
 
 
-def table(trials: int, seed: int, only: int | None) -> Iterator[str]:
-    """Yield the lines of the table, and how many of all trials state anything wrong."""
-    yield f"| trial | {' | '.join(map(str, NOISES))} |"
-    yield "|---" * (len(NOISES) + 1) + "|"
-    wrong, number = 0, 0
-    for variants, noises in kinds():
-        count = len(variants.slower_percent)
-        if only not in (None, count):
-            continue
-        cells = ["–"] * len(NOISES)
-        for index, noise in enumerate(noises):
-            outcomes = [
-                simulate(variants, noise, f"{seed}/{variants.name}/{noise}/{trial}")
-                for trial in range(math.ceil(trials * _SHARES.get(count, 1)))
-            ]
-            cells[index] = cell(outcomes)
-            wrong += sum(outcome.is_wrong for outcome in outcomes)
-            number += len(outcomes)
-        yield f"| {variants.name} | {' | '.join(cells)} |"
-    yield f"\nwrong: {wrong} of {number} trials"
+def tables(trials: int, seed: int, only: int | None) -> Iterator[str]:
+    """Yield the lines of both tables, and how many of all trials of each state anything wrong."""
+    for noises, rows in ((NOISES, kinds()), (MUCH_NOISE, noisy_kinds())):
+        yield f"| trial | {' | '.join(map(str, noises))} |"
+        yield "|---" * (len(noises) + 1) + "|"
+        wrong, number = 0, 0
+        for variants, of_row in rows:
+            count = len(variants.slower_percent)
+            if only not in (None, count):
+                continue
+            cells = ["–"] * len(noises)
+            for index, noise in enumerate(of_row):
+                outcomes = [
+                    simulate(variants, noise, f"{seed}/{variants.name}/{noise}/{trial}")
+                    for trial in range(math.ceil(trials * _SHARES.get(count, 1)))
+                ]
+                cells[index] = cell(outcomes)
+                wrong += sum(outcome.is_wrong for outcome in outcomes)
+                number += len(outcomes)
+            yield f"| {variants.name} | {' | '.join(cells)} |"
+        yield f"\nwrong: {wrong} of {number} trials\n"
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trials", type=int, default=200, help="simulated trials of each kind and noise")
     parser.add_argument("--seed", type=int, default=1, help="other seeds make other trials")
     parser.add_argument("--only", type=int, help="trials of so many variants")
     options = parser.parse_args()
-    for line in table(options.trials, options.seed, options.only):
+    for line in tables(options.trials, options.seed, options.only):
         print(line, flush=True)
     return 0
 

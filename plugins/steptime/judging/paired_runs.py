@@ -24,8 +24,12 @@ Indexes = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
 
 LEAST_NOISE = 0.3
 """Least deviation of a run in percent that is taken as known: a few runs may be equal by chance."""
-_DEVIATIONS: Numbers = np.geomspace(0.25, 40, 19)
-"""Possible standard deviations of an undisturbed run, in percent."""
+_DEVIATIONS: Numbers = np.geomspace(0.25, 217, 25)
+"""Possible standard deviations of an undisturbed run, in percent.
+
+The largest is far above any real noise: after two or three rounds, the limits are those of Student's t only
+if much larger deviations are possible than these rounds show.
+"""
 _KNOWN_WEIGHT = 0.7
 """Weight of what is known about the noise before the first round; other deviations share the rest."""
 _KNOWN_SPREADS = 0.25, 0.6
@@ -35,9 +39,11 @@ _POOLED_FREEDOM = 8.0
 _DISTURBED_SHARE = 0.1
 """Share of differences within a round that are disturbed."""
 _DISTURBED_PERCENT = 5.0
-"""Scale of the Cauchy distribution of disturbed differences."""
+"""Least scale of the Cauchy distribution of disturbed differences."""
+_DISTURBED_TIMES = 2.0
+"""Least scale in deviations of an undisturbed run: a disturbed difference scatters more than others."""
 _FINE = np.arange(-100, 101) * 0.1
-_COARSE = np.geomspace(_FINE[-1], 200, 30)[1:]
+_COARSE = np.geomspace(_FINE[-1], 1000, 40)[1:]
 _OFFSETS: Numbers = np.concatenate([-_COARSE[::-1], _FINE, _COARSE])
 """Differences for which likelihoods are computed, in percent from the centre of a pair's differences."""
 _WIDTHS: Numbers = np.gradient(_OFFSETS)
@@ -174,7 +180,8 @@ def _log_density(residuals: Numbers, deviations: Numbers) -> Numbers:
     """Return the logarithm of the density of differences (less the true one) within a round."""
     variances = 2 * deviations**2
     usual = np.exp(-(residuals**2) / (2 * variances)) / np.sqrt(2 * math.pi * variances)
-    disturbed = 1 / (math.pi * _DISTURBED_PERCENT * (1 + (residuals / _DISTURBED_PERCENT) ** 2))
+    scales = np.maximum(_DISTURBED_PERCENT, _DISTURBED_TIMES * deviations)
+    disturbed = 1 / (math.pi * scales * (1 + (residuals / scales) ** 2))
     densities: Numbers = np.log((1 - _DISTURBED_SHARE) * usual + _DISTURBED_SHARE * disturbed)
     return densities
 
