@@ -21,6 +21,8 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 RUN = DagRun(dag_id="steptime_llama3.1-25.04", dag_run_id="r1", state="running")
 PATH = "GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r1"
+_MOST_POLLS = 3000
+"""Polls in which a line has to be drawn: many seconds, as a busy machine may need some."""
 AGAIN = Path(pages.__file__).parent / "static" / "again.js"
 
 
@@ -168,10 +170,16 @@ def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pyt
         return drawn.decode(errors="ignore")
 
     def polls() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        while "0 of 2 done · tiny·fp32·1: step 3 of 0-19" not in shown():
-            yield "running", [first, second]
-        while "1 of 2 done · about " not in shown():
-            yield "running", [first | done, second]
+        for said, tasks in (
+            ("0 of 2 done · tiny·fp32·1: step 3 of 0-19", [first, second]),
+            ("1 of 2 done · about ", [first | done, second]),
+        ):
+            for _ in range(_MOST_POLLS):
+                if said in shown():
+                    break
+                yield "running", tasks
+            else:
+                yield "failed", tasks  # ends what would be followed forever
         yield "success", [first | done, second | done]
 
     answer(api, polls())
