@@ -93,6 +93,19 @@ def test_a_round_that_is_under_way_does_not_count_yet(trial: StoredTrial) -> Non
     assert answer.sentence.endswith("The answer is not known yet.")
 
 
+def test_one_run_of_each_bounds_nothing_and_is_not_given_an_interval(trial: StoredTrial) -> None:
+    """By the model the difference could be a thousandfold, which nobody wants to read or see drawn."""
+    run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 1)
+    answer = trial.answer()
+    assert "Open: `ring` against `default` (too few runs to bound it). The answer is" in answer.sentence
+    rows = {row["variant"]: row for row in answer.rows}
+    ring = [rows["ring"][name] for name in ("difference_percent", "low_percent", "high_percent")]
+    assert ring == [pytest.approx(5, abs=1), None, None]
+    assert answer.content["by_round"] == []
+    run_rounds(trial, {"default": 0.2, "ring": 0.21}, 3)
+    assert {found["round"] for found in trial.answer().content["by_round"]} >= {2, 3}
+
+
 def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(trial: StoredTrial) -> None:
     for number in range(1, 6):
         trial.ran("default", number, 0.2, gpus=2)

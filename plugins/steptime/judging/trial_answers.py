@@ -9,7 +9,7 @@ from steptime.errors import UserError, one_line, unknown_value
 from steptime.judging.judgements import read_judgement
 from steptime.judging.missing_cells import rejection_causes
 from steptime.judging.series import Series, series_runs
-from steptime.judging.trials import Observation, TrialState, VariantState, decide
+from steptime.judging.trials import Observation, RoundDifference, TrialState, VariantState, decide
 from steptime.recipes.models import Run, TrialPosition, TrialRules
 from steptime.recipes.notation import format_hours
 from steptime.recipes.trials import list_trials
@@ -42,7 +42,7 @@ COLUMNS = (
     Column("status", "text", "Where it stands, or how it left.", priority=0),
     Column("runs", "integer", "Valid runs that count.", priority=0),
     _percent("difference_percent", "slower", "How much slower it is than the one compared with.", "%"),
-    _percent("low_percent", "from", "Lower end of the interval of this difference."),
+    _percent("low_percent", "from", "Lower end of the interval of this difference, once runs bound it."),
     _percent("high_percent", "to", "Upper end of the interval."),
     Column("compared_with", "text", "The variant that it is compared with.", heading="than", priority=0),
     *_NUMBERS,
@@ -53,6 +53,8 @@ COLUMNS = (
     Column("cause", "text", "Why it cannot run.", priority=0),
 )
 """Columns of a trial's answer, a row for each variant."""
+_TENFOLD_PERCENT = 900.0
+"""An interval from below zero to ten times as slow bounds nothing: that of one run of unknown noise."""
 _VALID = "valid"
 _LONGEST_CAUSE = 200
 
@@ -126,7 +128,7 @@ class TrialAnswer:
             "further_rounds": state.further_rounds,
             "further_runs": state.further_runs,
             "variants": self.rows,
-            "by_round": [difference._asdict() for difference in state.by_round],
+            "by_round": [found._asdict() for found in state.by_round if _is_bounded(found)],
         }
 
 
@@ -317,19 +319,26 @@ def _row(variant: VariantState, runs: Collection[RoundRun]) -> dict[str, Any]:
         for run in runs
         if run.variant == variant.variant and run.row is not None and run.row["state"] == _VALID
     ]
+    bounds = (variant.low_percent, variant.high_percent) if _is_bounded(variant) else (None, None)
     return {
         "variant": variant.variant,
         "status": variant.status,
         "runs": variant.runs,
         "difference_percent": variant.difference_percent,
-        "low_percent": variant.low_percent,
-        "high_percent": variant.high_percent,
+        "low_percent": bounds[0],
+        "high_percent": bounds[1],
         "compared_with": variant.compared_with,
         **{column.name: _median(row[column.name] for row in rows) for column in _NUMBERS},
         "gpu_hours": sum(run.gpu_hours for run in runs if run.variant == variant.variant),
         "left_round": variant.left_round,
         "cause": variant.cause,
     }
+
+
+def _is_bounded(found: VariantState | RoundDifference) -> bool:
+    """Return whether runs bound a difference, so that its interval is worth showing."""
+    low, high = found.low_percent, found.high_percent
+    return low is not None and high is not None and (low >= 0 or high < _TENFOLD_PERCENT)
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -378,6 +387,8 @@ def _slower(variant: VariantState) -> str:
 
 
 def _interval(variant: VariantState) -> str:
+    if not _is_bounded(variant):
+        return "too few runs to bound it"
     return f"{variant.low_percent or 0:z.1f} to {variant.high_percent or 0:z.1f} %".replace("-", "−")
 
 
