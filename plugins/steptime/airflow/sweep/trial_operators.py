@@ -151,7 +151,7 @@ class SubmitRoundOperator(SubmitTrainingOperator):
             position = self._position(context)
             variants = len(position.rules.variants)
             in_earlier_rounds = position.index - position.index % variants
-            ti, task_id = context["ti"], f"{self.task_id.rpartition('.')[0]}.{_LAST_TASK}"
+            ti, task_id = context["ti"], self._last_task
             states = _states(ti.dag_id, ti.run_id, task_id) if position.index else {}
             before = position.index if position.rules.same_nodes else in_earlier_rounds
             stopped = "the trial was stopped while this run waited: it has no job"
@@ -174,6 +174,11 @@ class SubmitRoundOperator(SubmitTrainingOperator):
                 self._wait_for(context, position, before)
         return super().execute(context)
 
+    @property
+    def _last_task(self) -> str:
+        """The id of the last task in the task group of this one."""
+        return f"{self.task_id.rpartition('.')[0]}.{_LAST_TASK}"
+
     def _wait_for(self, context: Context, position: TrialPosition, before: int) -> NoReturn:
         """Defer this task until the `before` first runs of the trial are over, or the trial has ended."""
         rules, ti = position.rules, context["ti"]
@@ -181,7 +186,7 @@ class SubmitRoundOperator(SubmitTrainingOperator):
         trigger = RoundTrigger(
             dag_id=ti.dag_id,
             run_id=ti.run_id,
-            task_id=f"{self.task_id.rpartition('.')[0]}.{_LAST_TASK}",
+            task_id=self._last_task,
             count=before,
             variants=len(rules.variants),
         )
