@@ -28,15 +28,17 @@ class Request:
 def on_gpus(
     size: str = "8b",
     *,
+    workload: str = "llama3.1",
+    printed_dtype: str = "bf16",
     gpus: int = 8,
     model: ModelShape | None = None,
     parallelism: Parallelism | None = None,
     dtype: str = "bf16",
     **settings: Any,
 ) -> Run:
-    """Return a row of the Llama 3.1 document for Megatron-Bridge, with these changes."""
+    """Return a row of a document for Megatron-Bridge, with these changes."""
     run = plan(
-        PlanRequest(workload="llama3.1", gpu_type="h100", size=size, gpus=str(gpus), dtype="bf16")
+        PlanRequest(workload=workload, gpu_type="h100", size=size, gpus=str(gpus), dtype=printed_dtype)
     ).runs[0]
     changed: dict[str, Any] = {"backend": "megatron_bridge", "dtype": dtype}
     changed |= {"model": model} if model else {}
@@ -145,6 +147,22 @@ MIXTURE_DIFFERENT = {
     "ddp.data_parallel_sharding_strategy": ["no_shard", "optim_grads_params"],
     "optimizer.overlap_param_gather": [True, False],
 }
+HYBRID_DIFFERENT = {
+    # the document's launch script overlaps no communication
+    "ddp.bucket_size": [None, 128 * 2**20],
+    "ddp.delay_wgrad_compute": [False, None],
+    "ddp.overlap_param_gather": [False, True],
+    "optimizer.overlap_param_gather": [False, True],
+    "model.tp_comm_overlap": [False, True],
+    "model.wgrad_deferral_limit": [0, -1],
+    "model.cross_entropy_fusion_impl": ["te", "native"],
+    # what a workload's file sets
+    "mixed_precision.first_last_layers_bf16": [False, True],
+    "model.first_last_layers_bf16": [False, True],
+    # not used without pipeline stages, or taken from the tokenizer
+    "model.batch_p2p_comm": [True, False],
+    "model.vocab_size": [131072, None],
+}
 MIXTURE = ModelShape(
     **{"architecture": "gpt", "gated_linear_unit": True, "num_layers": 48, "hidden_size": 2048},
     **{"ffn_hidden_size": 6144, "num_attention_heads": 32, "num_query_groups": 4, "kv_channels": 128},
@@ -168,6 +186,17 @@ REQUESTS = {
         ),
         "qwen3_30b_a3b_pretrain_config",
         QWEN_3,
+    ),
+    "hybrid": Request(
+        on_gpus(
+            "56b",
+            workload="nemotron-h",
+            printed_dtype="fp8",
+            gpus=64,
+            dtype="fp8_cs",
+            fp8_recipe="current",
+        ),
+        "nemotronh_56b_pretrain_config",
     ),
     "graphs": Request(
         on_gpus(
@@ -220,6 +249,10 @@ def test_a_dense_model_differs_from_upstreams_recipe_in_known_fields(told: dict[
 
 def test_a_mixture_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
     assert told["mixture"] == DIFFERENT | MIXTURE_DIFFERENT
+
+
+def test_a_hybrid_model_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
+    assert told["hybrid"] == DIFFERENT | HYBRID_DIFFERENT
 
 
 def test_formats_are_those_of_upstream(told: dict[str, Any]) -> None:

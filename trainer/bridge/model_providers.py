@@ -5,8 +5,8 @@ from typing import Any
 
 import torch.nn.functional as F
 from megatron.bridge.models.gpt_provider import GPTModelProvider
-from megatron.bridge.models.mamba.mamba_provider import MambaModelProvider
-from megatron.core.activations import squared_relu
+from megatron.bridge.models.nemotronh import NemotronHModelProvider
+from megatron.core.transformer.enums import AttnBackend
 
 from trainer import devices
 from trainer.cpu.cpu_layers import hybrid_stack, mixture_layers, without_kernels
@@ -40,7 +40,7 @@ EXPERTS_ON_GPUS = {
 """The same of mixtures of experts. Tokens go to all experts equally, as in upstream's benchmarks."""
 
 
-def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | MambaModelProvider:
+def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | NemotronHModelProvider:
     """Return Megatron-Bridge's description of the planned model, for `cpu` or `cuda`."""
     shape = run.recipe.model
     options = {name: getattr(shape, name) for name in SIZES} | _parallelism(run, device)
@@ -87,16 +87,15 @@ def _transformer(
 
 def _hybrid(
     hybrid: HybridShape, settings: Settings, device: str, options: dict[str, Any]
-) -> MambaModelProvider:
+) -> NemotronHModelProvider:
     """Return a model with Mamba, attention and squared-ReLU MLP layers, without position embeddings."""
     if device == "cpu":
-        options |= devices.model_options(device) | without_kernels(MambaModelProvider)
+        options |= devices.model_options(device) | without_kernels(NemotronHModelProvider)
         options["mamba_stack_spec"] = hybrid_stack(hybrid.chunk_size)
     else:
-        options |= _kernels(settings) | {"persist_layer_norm": True}
-    return MambaModelProvider(
-        activation_func=squared_relu,
-        is_hybrid_model=True,
+        # The class of the 56B lets Transformer Engine choose; that of all sizes demands flash attention.
+        options |= _kernels(settings) | {"attention_backend": AttnBackend.auto}
+    return NemotronHModelProvider(
         hybrid_override_pattern=hybrid.pattern,
         mamba_num_heads=hybrid.mamba_num_heads,
         mamba_head_dim=hybrid.mamba_head_dim,

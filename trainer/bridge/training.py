@@ -147,15 +147,18 @@ def configuration(run: PlannedRun, folders: Folders, device: str) -> ConfigConta
             distributed_backend="nccl" if on_gpus else "gloo", use_gloo_process_groups=not on_gpus
         ),
         comm_overlap=_overlap(run) if on_gpus else None,
-        mixed_precision=None if recipe.dtype == "fp32" else _precision(settings),
+        mixed_precision=None if recipe.dtype == "fp32" else _precision(run),
     )
 
 
-def _precision(settings: Settings) -> MixedPrecisionConfig:
+def _precision(run: PlannedRun) -> MixedPrecisionConfig:
+    settings = run.settings
     precision = get_mixed_precision_config(PRECISIONS[settings.fp8_recipe])
     precision.grad_reduce_in_fp32 = False  # as in NeMo's backend and in upstream's performance scripts
     if settings.fp8_recipe == "current":  # by itself Megatron-Bridge keeps them in bf16
         precision.first_last_layers_bf16 = settings.first_last_layers_bf16
+        if run.recipe.model.hybrid is not None:  # as in its recipes of Nemotron-H
+            precision.num_layers_at_start_in_bf16 = precision.num_layers_at_end_in_bf16 = 2
     return precision
 
 
