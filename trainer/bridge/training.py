@@ -38,7 +38,7 @@ from trainer.launch import Launch
 from trainer.loop import Loop, LoopCallback
 from trainer.progress import CheckpointTransfer
 from trainer.run import Folders
-from trainer.spec import BRIDGE, PlannedRun, Settings
+from trainer.spec import BRIDGE, PlannedRun
 from trainer.versions import has_option, tuned_buffers
 
 PRECISIONS = {
