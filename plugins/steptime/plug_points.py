@@ -73,18 +73,6 @@ CONTAINERS = PlugPoint(
 )
 """What starts ranks in an image, in order of preference: each is a `clusters.containers.ContainerRuntime`."""
 
-LOG_FORMATS = PlugPoint(
-    "steptime.log_formats",
-    "log format",
-    {
-        "nemo2": "steptime.logs.formats:NEMO2",
-        "tqdm": "steptime.logs.formats:TQDM",
-        "megatron_bridge": "steptime.logs.formats:MEGATRON_BRIDGE",
-        "torchtitan": "steptime.logs.formats:TORCHTITAN",
-    },
-)
-"""How a framework prints a step: a `logs.formats.LogFormat`."""
-
 CHECKS = PlugPoint(
     "steptime.checks",
     "check",
@@ -120,7 +108,7 @@ MODEL_FAMILIES = PlugPoint(
 ValueError for sizes that the family does not have. `trainer/families` builds the models, and has
 an entry point group of its own."""
 
-PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, MODEL_FAMILIES)
+PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, CHECKS, MODEL_FAMILIES)
 
 
 @cache

@@ -99,23 +99,6 @@ def test_one_of_everything_is_added_from_outside(
 
 
 @pytest.mark.service
-def test_a_log_of_its_own_format_is_read_beside_those_of_others(
-    outside: Callable[..., Any], tmp_path: Path
-) -> None:
-    lines = [f"acme step {number} took 0.5 s, loss 8.1\n" for number in range(3)]
-    (tmp_path / "log-acme.out").write_text("".join(lines))
-    nemo = ROOT / "tests" / "data" / "logs" / "log-nemo2_cpu_save.out"
-
-    cli = "from steptime.cli import main; main()"
-    read = outside("-c", cli, "parse", "log-acme.out", str(nemo), "--format", "json")
-
-    assert read.returncode == 0, read.stderr
-    steps = {Path(row["log_path"]).name: row["steps"] for row in json.loads(read.stdout)["logs"]}
-    assert steps["log-acme.out"] == 3
-    assert steps[nemo.name] > 3
-
-
-@pytest.mark.service
 def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any], tmp_path: Path) -> None:
     about = tmp_path / "site" / "acme_plugs-1.0.dist-info" / "entry_points.txt"
     entries = about.read_text()

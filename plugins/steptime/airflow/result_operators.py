@@ -143,6 +143,7 @@ class ReadLogOperator(RunOperator):
             max_steps=run.max_steps,
             first_step=run.first_step,
             gpu_type=run.recipe.gpu_type,
+            step_line=run.recipe.step_line,
         )
         log = log.model_copy(update={"path": job.log_path})
         attempts = tuple(EarlierAttempt(job=other, status=statuses[other.name]) for other in earlier)

@@ -173,7 +173,9 @@ class TrainingSensor(CancelsJobOnKill):
 
     def _find_causes(self, job: LedgerJob) -> FailureReport:
         with airflow_errors():
-            return asyncio.run(find_causes(_on_cluster(job), airflow_connection))
+            return asyncio.run(
+                find_causes(_on_cluster(job), airflow_connection, step_line=job.run.recipe.step_line)
+            )
 
     def _abandon(self, job: LedgerJob, why: OutOfReach | str) -> NoReturn:
         """Fail the task, leave the job running, and note in the ledger that it is abandoned."""

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
-from steptime.errors import one_line
+from steptime.errors import UserError, one_line
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
 from steptime.measure.log_rows import COLUMNS, log_row
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.notation import parse_window
+from steptime.recipes.step_lines import parse_step_line
 from steptime.wording import counted
 
 EXAMPLES = """
@@ -27,6 +28,8 @@ steptime parse .steptime/experiments
 steptime parse log-pretrain_llama3.1_8b_bf16_8.out --window 35:44
 
 steptime parse results/ more-results/ --format csv > step_times.csv
+
+steptime parse nanogpt.log --step-line 'iter {step}: loss {loss}, time {ms}ms'
 
 [bold]Exit codes[/bold]
 
@@ -61,13 +64,22 @@ def parse(
             show_default=False,
         ),
     ] = None,
+    step_line: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORM",
+            help="How the program prints a step, if it is none of the known formats: 'iter {step}: loss "
+            "{loss}, time {ms}ms'. Default: `step_line` of the workload, in the run.json beside the log.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     full_names: Annotated[bool, typer.Option("--full-names", help="Whole paths in the table.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Read training logs and show one row per run: its step time, or why there is none.
 
-    Every installed log format is understood (docs/reference/plug-points.md), also in `.gz` and `.zst`. In a
+    docs/reference/logs.md lists the formats; files may be packed as `.gz` and `.zst`. In a
     folder, all `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log`, `*.txt`, `*.o`,
     `*.err` and `*.e` with training steps. The logs of a requeued job (`…_0.out`, `…_1.out`) are one run, and
     so are those of several nodes (`%n`) and ranks, and the error output (`.err`) beside a log. Checkpoint
@@ -75,8 +87,11 @@ def parse(
     checkpoint was complete on disk, and `save blocked`, for how long training waited for it.
     """
     given = None if window is None else parse_window(window)
-    runs = group_by_run(log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path))
-    rows = _rows(runs, given)
+    if step_line is not None:
+        _check_step_line(step_line)
+    logs = [log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path, step_line)]
+    runs = group_by_run(logs, step_line)
+    rows = _rows(runs, given, step_line)
     if output_format is Format.TABLE:
         paths_there = [str(row["log_path"]) for row in rows]
         names = paths_there if full_names else short_names([Path(path) for path in paths_there])
@@ -85,19 +100,32 @@ def parse(
         show_columns(rows, COLUMNS, output_format, called="logs")
 
 
-def _rows(runs: Sequence[RunLogs], window: Window | None) -> list[dict[str, Any]]:
+def _check_step_line(step_line: str) -> None:
+    try:
+        parse_step_line(step_line)
+    except ValueError as error:
+        raise UserError(f"--step-line {error}: '{step_line}'") from None
+
+
+def _rows(runs: Sequence[RunLogs], window: Window | None, step_line: str | None) -> list[dict[str, Any]]:
     """Return a row for each run; large logs are read in parallel."""
     sizes = [sum(log.stat().st_size for log in (*run.attempts, *run.other_outputs)) for run in runs]
     processes = min(len(runs), len(os.sched_getaffinity(0)))
     if processes < 2 or sum(sizes) < _PROCESSES_FROM_BYTES:
-        return [_row(run, window) for run in runs]
+        return [_row(run, window, step_line) for run in runs]
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        read = [pool.submit(_row, run, window) for run in runs]
+        read = [pool.submit(_row, run, window, step_line) for run in runs]
         return [row.result() for row in read]
 
 
-def _row(run: RunLogs, window: Window | None) -> dict[str, Any]:
-    return log_row(run.attempts, window, other_outputs=run.other_outputs, left_out=run.left_out)
+def _row(run: RunLogs, window: Window | None, step_line: str | None) -> dict[str, Any]:
+    return log_row(
+        run.attempts,
+        window,
+        step_line=step_line,
+        other_outputs=run.other_outputs,
+        left_out=run.left_out,
+    )
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: bool) -> None:

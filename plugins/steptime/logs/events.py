@@ -19,6 +19,7 @@ from steptime.logs.formats import (
     Setup,
     StepPrinted,
     Values,
+    formats_of,
     plain,
     read_setup,
     writer_label,
@@ -27,7 +28,6 @@ from steptime.logs.line_forms import KnownForms, StepLines, has_forms, label_of_
 from steptime.logs.log_completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
 from steptime.logs.training_log import Problem, Step
-from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 
 NODE_CHECK = "node_check"
@@ -203,11 +203,10 @@ class LineSearch:
 
 
 @cache
-def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
+def _readers(step_line: str | None) -> list[tuple[Iterable[bytes], _Reader]]:
     """Return the line readers with their marker words, in the order in which they read a line."""
-    formats = [LOG_FORMATS.load(name) for name in LOG_FORMATS.names()]
     return [
-        *((log_format.words, log_format) for log_format in formats),
+        *((log_format.words, log_format) for log_format in formats_of(step_line)),
         (CHECKPOINT_WORDS, read_checkpoints),
         (_PROFILE_WORDS, lambda _: [Mode.PROFILE]),
         (SETUP_WORDS, read_setup),
@@ -219,12 +218,12 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
 
 
 @cache
-def line_search() -> LineSearch:
+def line_search(step_line: str | None = None) -> LineSearch:
     """Return a search for the lines that any reader may parse, by their marker words.
 
     At most 64 words are possible, the limit of the vectorized search.
     """
-    words = sorted({word for words, _ in _readers() for word in words})
+    words = sorted({word for words, _ in _readers(step_line) for word in words})
     # The search deals words out to buckets in turn, and looks for a bucket's words by the halves of their
     # first bytes. If words in a bucket are alike in these, it finds fewer places that only may have a word.
     words.sort(key=lambda word: bytes(byte & 15 for byte in word))
@@ -233,16 +232,20 @@ def line_search() -> LineSearch:
 
 
 @lru_cache(maxsize=1024)
-def _select_readers(indexes: tuple[int, ...]) -> list[_Reader]:
+def _select_readers(indexes: tuple[int, ...], step_line: str | None) -> list[_Reader]:
     """Return the readers to try on a line. `indexes` are those of the words of `line_search` in the line."""
-    words_in_line = {line_search().words[index] for index in indexes}
-    return [reader for words, reader in _readers() if not words_in_line.isdisjoint(words)]
+    words_in_line = {line_search(step_line).words[index] for index in indexes}
+    return [reader for words, reader in _readers(step_line) if not words_in_line.isdisjoint(words)]
 
 
 class LogEvents:
-    """Parses one log, given from its start in pieces of any size, into events: steps, failures, …"""
+    """Parses one log, given from its start in pieces of any size, into events: steps, failures, …
 
-    def __init__(self) -> None:
+    `step_line` is the form of its steps, if it is none of `logs.formats.FORMATS`.
+    """
+
+    def __init__(self, step_line: str | None = None) -> None:
+        self._step_line = step_line
         self.lines = WholeLines()
         self._looks_for_calls = _NCCL_CALL_WITHIN
         self.ahead: dict[str, Values] = {}
@@ -274,7 +277,7 @@ class LogEvents:
                 self._looks_for_calls = 0
                 yield Mode.NCCL_TRACE
         position, followed = Position(), 0
-        for line in line_search().lines(block, position):
+        for line in line_search(self._step_line).lines(block, position):
             yield from self._follow_up(block, followed, line.end)
             followed = line.end + 1
             yield from self._read_line(line, block)
@@ -285,7 +288,7 @@ class LogEvents:
 
     def _alike(self, line: MarkedLine, block: bytes, position: Position) -> Iterator[StepLines]:
         """Yield the lines of known forms that follow a step line, and move the position behind them."""
-        readers = _select_readers(tuple(line.words))
+        readers = _select_readers(tuple(line.words), self._step_line)
         log_format = readers[0]
         if (
             len(readers) > 1
@@ -344,7 +347,7 @@ class LogEvents:
     def _read_line(self, line: MarkedLine, block: bytes) -> Iterator[Event]:
         """Yield the events of a line, and exceptions held back until now."""
         text = plain(line.text)
-        for reader in _select_readers(tuple(line.words)):
+        for reader in _select_readers(tuple(line.words), self._step_line):
             if reader is Failures.read:
                 self.failures.position = self._bytes + line.end
                 self.failures.around = Excerpt.around(line.end, block, self.last_bytes)

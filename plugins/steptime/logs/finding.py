@@ -41,12 +41,13 @@ class RunLogs(NamedTuple):
     """Files beside the log that may be outputs of the run, and are not read."""
 
 
-def find_logs(path: str | Path) -> list[Path]:
+def find_logs(path: str | Path, step_line: str | None = None) -> list[Path]:
     """Return the log at `path`, or all logs below the folder `path`, sorted.
 
     Slurm names them `log-*.out`, Run:ai `log_*.out`. If there are none, all `*.out` are taken; if there are
     none of these, all `*.log`, `*.txt`, `*.o`, `*.err` and `*.e` with a training step. Raises UserError if
-    there is nothing at `path`, or no log below it.
+    there is nothing at `path`, or no log below it. `step_line` is the form of their steps, if it is none of
+    the known formats.
     """
     root = Path(path)
     try:
@@ -59,7 +60,7 @@ def find_logs(path: str | Path) -> list[Path]:
         return [root]
     logs = _below(root, "log*.out") or _below(root, "*.out")
     names = ("*.log", "*.txt", "*.o", "*.err", "*.e")
-    logs = logs or [log for log in _below(root, *names) if has_steps(log)]
+    logs = logs or [log for log in _below(root, *names) if has_steps(log, step_line)]
     if not logs:
         raise UserError(
             f"no training log below the folder '{path}': it needs a *.out, or a *.log or *.txt with a "
@@ -74,14 +75,14 @@ def _below(folder: Path, *patterns: str) -> list[Path]:
     return sorted({log for name in names for log in folder.rglob(name) if log.is_file()})
 
 
-def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
+def group_by_run(logs: Iterable[Path], step_line: str | None = None) -> list[RunLogs]:
     """Group logs by run: a requeued job has several, as may a run on several nodes.
 
     Slurm names the logs of a requeued job `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on, counted from 0;
     other numbers at the end of a name are job ids. Logs of several nodes (`_%n`) have the same form and are
     told apart by their content: the first one with a step is the run's, the others are `other_outputs`. So
     are a job's error output beside a log, and the logs of torchrun's other ranks. Raises UserError if such a
-    log cannot be read.
+    log cannot be read. `step_line` is the form of their steps, if it is none of the known formats.
     """
     unique = list(dict.fromkeys(logs))
     jobs: dict[Path, dict[int, Path]] = defaultdict(dict)
@@ -93,20 +94,23 @@ def group_by_run(logs: Iterable[Path]) -> list[RunLogs]:
         if 0 in numbered and len(numbered) > 1:
             attempts = tuple(log for _, log in sorted(numbered.items()))
             run_of |= dict.fromkeys(
-                attempts, _split_by_node(attempts) if _are_of_nodes(attempts) else RunLogs(attempts)
+                attempts,
+                _split_by_node(attempts, step_line)
+                if _are_of_nodes(attempts, step_line)
+                else RunLogs(attempts),
             )
     of_attempts = {stream: run for log, run in run_of.items() for stream in _streams(log)}
     run_of |= {stream: run for stream, run in of_attempts.items() if stream not in run_of}
     for log in unique:
         if log not in run_of:
-            run = _with_streams(log)
+            run = _with_streams(log, step_line)
             run_of |= dict.fromkeys((log, *run.other_outputs), run)
     runs = list(dict.fromkeys(run_of[log] for log in unique))
     folders = Counter(run.attempts[-1].parent for run in runs)
     return [_with_neighbours(run, is_alone=folders[run.attempts[-1].parent] == 1) for run in runs]
 
 
-def _with_streams(log: Path) -> RunLogs:
+def _with_streams(log: Path, step_line: str | None) -> RunLogs:
     """Return the run of a log that is output or error output of a job, or the output of a rank."""
     if log.name in ("stdout.log", "stderr.log") and log.parent.name.isdigit():  # torchrun --log-dir
         files = sorted(
@@ -114,7 +118,7 @@ def _with_streams(log: Path) -> RunLogs:
         )
     else:
         files = [log, *_streams(log)]
-    return RunLogs((log,)) if len(files) < 2 else _split_by_node(tuple(files))
+    return RunLogs((log,)) if len(files) < 2 else _split_by_node(tuple(files), step_line)
 
 
 def _streams(log: Path) -> list[Path]:
@@ -155,12 +159,12 @@ def _is_output(file: Path) -> bool:
     return Path(_without_packing(file.name)).suffix in _OUTPUT_SUFFIXES and file.is_file()
 
 
-def _split_by_node(logs: tuple[Path, ...]) -> RunLogs:
-    main = next(filter(has_steps, logs), logs[0])
+def _split_by_node(logs: tuple[Path, ...], step_line: str | None) -> RunLogs:
+    main = next((log for log in logs if has_steps(log, step_line)), logs[0])
     return RunLogs((main,), tuple(log for log in logs if log != main))
 
 
-def _are_of_nodes(logs: Sequence[Path]) -> bool:
+def _are_of_nodes(logs: Sequence[Path], step_line: str | None) -> bool:
     """Return whether different nodes wrote the logs, rather than one job that was requeued.
 
     They did if two successive logs share no rank or overlap in time, or if a log before the last is
@@ -173,7 +177,7 @@ def _are_of_nodes(logs: Sequence[Path]) -> bool:
         # Most of them: a log may begin with the date of something else.
         if before.dates and after.dates and after.dates[len(after.dates) // 2] < before.dates[-1]:
             return True
-        log = read_log(earlier)
+        log = read_log(earlier, step_line=step_line)
         if log.steps and not any(problem.fatal for problem in log.problems):
             return True
     return False

@@ -1,4 +1,4 @@
-"""The formats in which training frameworks print steps, listed in `plug_points.LOG_FORMATS`."""
+"""The formats in which training frameworks print steps, and those that a workload's file describes."""
 
 import math
 import re
@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from steptime.logs.training_log import Step
+from steptime.recipes.step_lines import parse_step_line
 
 COUNT = rb"\d{1,15}(?!\d)"
 """Regular expression for a printed step number; a number with more digits is not a step."""
@@ -442,3 +443,47 @@ TQDM = _Tqdm(
 NeMo Framework Launcher (24.11) redraws it behind a carriage return. It rounds numbers: step 1999 reads
 `2e+3`. Without a total it is `7/?` or `7it`.
 """
+
+FORMATS = (NEMO2, TQDM, MEGATRON_BRIDGE, TORCHTITAN)
+"""The formats of frameworks, of which each log has one."""
+
+_WORDS = {
+    "step": ("iteration", COUNT),
+    "step_from_1": ("iteration", COUNT),
+    "s": ("step_time_s", NUMBER),
+    "ms": ("step_time_ms", NUMBER),
+    "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", _GROUPED),
+    "tflops_per_gpu": ("grouped_tflops", _GROUPED),
+    "memory_gib": ("peak_memory_gib", NUMBER),
+    **{word: (word, NUMBER) for word in ("loss", "grad_norm", "learning_rate")},
+}
+"""The quantity and the printed form of each word of a `step_line`."""
+_ANY_TEXT = rb".{0,1000}?"
+
+
+@lru_cache(maxsize=16)
+def formats_of(step_line: str | None) -> tuple[LogFormat, ...]:
+    """Return the formats that a log can have: the one of `step_line` (`recipes.step_lines`), or all others.
+
+    Raises ValueError for a `step_line` that cannot be read.
+    """
+    if step_line is None:
+        return FORMATS
+    form = parse_step_line(step_line)
+    pattern = b""
+    for text, word in form.pieces:
+        pattern += rb"[ \t]+".join(re.escape(part).encode() for part in text.split(" "))
+        if word == "...":
+            pattern += _ANY_TEXT
+        elif word is not None:
+            quantity, printed = _WORDS[word]
+            pattern += b"[ \t]*(?P<%s>%s)" % (quantity.encode(), printed)
+    return (
+        LogFormat(
+            name="step_line",
+            words=(form.fixed.encode(),),
+            start=re.compile(pattern),
+            fields={},
+            first=form.first,
+        ),
+    )

@@ -11,7 +11,7 @@ from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
 from steptime.logs.checkpoints import Checkpoint
-from steptime.logs.formats import LogFormat, NotFinite
+from steptime.logs.formats import NotFinite, formats_of
 from steptime.logs.training_log import Problem, Step
 
 _MOST_NAMED = 6
@@ -129,12 +129,12 @@ def report_early_end(numbers: Sequence[int], end: End) -> Iterator[Problem]:
 
 
 def report_no_steps(
-    bytes_read: int, closing: Closing | None, last_lines: bytes, formats: Sequence[LogFormat]
+    bytes_read: int, closing: Closing | None, last_lines: bytes, step_line: str | None = None
 ) -> Problem:
     """Return the problem of a log without any step: empty, nothing left to train, or no step found.
 
-    If `last_lines`, the end of the log, has steps that a terminal wrapped, or that are of no format of
-    `formats`, the problem says so.
+    If `last_lines`, the end of the log, has steps that a terminal wrapped, or that are neither of a known
+    format nor of the form `step_line`, the problem says so.
     """
     if closing is not None:
         message = (
@@ -144,19 +144,26 @@ def report_no_steps(
     if not bytes_read:
         return Problem(kind="empty_log", message="the log is empty", fatal=True)
     message = f"no training step in the log's {bytes_read:,} bytes"
+    formats = formats_of(step_line)
     unwrapped = re.sub(rb"\r?\n", b"", last_lines)
     joined = [values for log_format in formats for _, values in log_format.find(unwrapped)]
     if any(not _TIMES.isdisjoint(values) for values in joined):
         message += ": its step lines are wrapped, as by a terminal; read the file that the job itself wrote"
         return Problem(kind="wrapped_lines", message=message, fatal=True)
     if unknown := _LIKE_A_STEP.search(last_lines):
-        names = ", ".join(log_format.name for log_format in formats)
         line = unknown[0].decode(errors="replace").strip()[:_LONGEST_LINE]
         line = "".join(letter if letter.isprintable() else " " for letter in line)
-        message += (
-            f" is of a format that is read ({names}), but it has lines such as '{line}': a program of your "
-            "own can print 'iteration 1/50 | elapsed time per iteration (ms): 123.4 |'"
-        )
+        if step_line is None:
+            names = ", ".join(log_format.name for log_format in formats)
+            message += (
+                f" is of a format that is read ({names}), but it has lines such as '{line}': say how they "
+                "look, as in 'iter {step}: loss {loss}, time {ms}ms', by `step_line` of the launcher in the "
+                "workload's file, or by --step-line of `steptime parse`"
+            )
+        else:
+            message += (
+                f" is of the form '{step_line}', but it has lines such as '{line}': correct `step_line`"
+            )
         return Problem(kind="unknown_format", message=message, fatal=True)
     return Problem(kind="no_steps", message=message, fatal=True)
 

@@ -41,7 +41,6 @@ from steptime.logs.line_forms import StepLines
 from steptime.logs.log_completeness import Closing, End
 from steptime.logs.network import NetworkFacts, NetworkLine
 from steptime.logs.training_log import Problem, Step, TrainingLog
-from steptime.plug_points import LOG_FORMATS
 from steptime.recipes.models import Mode
 
 _OfAttempts = Sequence[Sequence[Checkpoint]]
@@ -55,9 +54,13 @@ _UNPACKERS: dict[str, Callable[[], Any]] = {
 
 
 class LogBuilder:
-    """Collects the events of a run's logs and builds a `TrainingLog` from them."""
+    """Collects the events of a run's logs and builds a `TrainingLog` from them.
 
-    def __init__(self) -> None:
+    `step_line` is the form of their steps, if it is none of `logs.formats.FORMATS`.
+    """
+
+    def __init__(self, step_line: str | None = None) -> None:
+        self._step_line = step_line
         self._path = ""
         self._bytes = 0
         self._format = ""
@@ -105,7 +108,7 @@ class LogBuilder:
 
     def _read(self, path: str, pieces: Iterable[bytes], take: Callable[[Event], None]) -> bytes:
         """Read a log, call `take` with each of its events, and return the log's last bytes."""
-        events, log_bytes = LogEvents(), 0
+        events, log_bytes = LogEvents(self._step_line), 0
         try:
             for piece in pieces:
                 if is_left_out_mark(piece):
@@ -309,9 +312,8 @@ class LogBuilder:
             yield from self._attempts.restarts
             yield from log_completeness.report_repeated(self._attempts.repeats)
         else:
-            formats = [LOG_FORMATS.load(name) for name in LOG_FORMATS.names()]
             last_lines = self._last_lines.before
-            yield log_completeness.report_no_steps(self._bytes, self._closing, last_lines, formats)
+            yield log_completeness.report_no_steps(self._bytes, self._closing, last_lines, self._step_line)
         yield from log_completeness.report_unfinished_saves(checkpoints)
         yield from report_trainer_end(self._records)
         for name, count in self._other_formats.items():
@@ -341,6 +343,7 @@ def read_log(
     max_steps: int | None = None,
     first_step: int = 0,
     gpu_type: str | None = None,
+    step_line: str | None = None,
 ) -> TrainingLog:
     """Read the log of one run, or its logs in order if the job was requeued.
 
@@ -352,11 +355,12 @@ def read_log(
         other_outputs: the run's other outputs, such as logs of other nodes; only failures are read from them.
         max_steps, first_step, gpu_type: those of the planned run (`Run`). Without `max_steps` the log
             itself shows whether training is complete, see docs/reference/logs.md.
+        step_line: how the program prints a step, if it is none of the known formats.
     """
     files = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
     if not files:
         raise UserError("no log to read: name at least one file")
-    builder = LogBuilder()
+    builder = LogBuilder(step_line)
     for file in files:
         builder.read(str(file), _pieces(file))
     for file in other_outputs:
@@ -364,9 +368,9 @@ def read_log(
     return builder.result(max_steps=max_steps, first_step=first_step, gpu_type=gpu_type)
 
 
-def has_steps(file: Path) -> bool:
+def has_steps(file: Path, step_line: str | None = None) -> bool:
     """Return whether the readable part of a file contains a training step."""
-    events = LogEvents()
+    events = LogEvents(step_line)
     try:
         return any(
             isinstance(event, StepPrinted) for piece in _pieces(file) for event in events.feed(piece)

@@ -177,6 +177,7 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
             other_outputs=logs.other_outputs,
             max_steps=run.max_steps,
             first_step=run.first_step,
+            step_line=run.recipe.step_line,
         )
     state = decide_state([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
     if state == "complete" and log.steps:

@@ -95,6 +95,7 @@ def log_row(
     logs: Sequence[Path],
     window: Window | None = None,
     *,
+    step_line: str | None = None,
     other_outputs: Sequence[Path] = (),
     left_out: Sequence[Path] = (),
 ) -> dict[str, Any]:
@@ -108,12 +109,13 @@ def log_row(
             runs that NVIDIA's scripts started, from the files and the name of its folder.
         window: the steps to average. By default those of the plan, else those that the NVIDIA release
             averages, else the last step; the column `window_from` says which were used.
+        step_line: how the program prints a step (`recipes.step_lines`); by default as the plan says.
         other_outputs: other outputs of the run, which are only searched for failures.
         left_out: files beside the log that are not read, for a remark.
     """
     run, remark = planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
-        log = read_log(logs, other_outputs=other_outputs)
+        log = read_log(logs, other_outputs=other_outputs, step_line=step_line)
     else:
         log = read_log(
             logs,
@@ -121,6 +123,7 @@ def log_row(
             max_steps=run.max_steps,
             first_step=run.first_step,
             gpu_type=run.recipe.gpu_type,
+            step_line=step_line or run.recipe.step_line,
         )
     upstream = None if run is not None or remark else find_upstream(logs[-1], find_batch_size(log))
     mode = run.mode if run is not None else mode_of_log(upstream, log)

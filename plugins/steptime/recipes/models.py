@@ -19,6 +19,7 @@ from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes import spec
 from steptime.recipes.config_files import COLLECTIVE, DESCRIBED, NAMED, FieldError, FieldErrors, Mistake
 from steptime.recipes.environment import SAFE_PLACE, find_secret
+from steptime.recipes.step_lines import parse_step_line
 from steptime.refusals import matching
 
 OptionValue = bool | int | float | str
@@ -417,6 +418,15 @@ class OwnProgram(Frozen):
         default_factory=dict
     )
     """Texts of files that the program reads, by name; they are written into its working directory."""
+    step_line: str | None = None
+    """How the program prints a step (`recipes.step_lines`), if it prints none of the known formats."""
+
+    @field_validator("step_line")
+    @classmethod
+    def _is_read(cls, step_line: str | None) -> str | None:
+        if step_line is not None:
+            parse_step_line(step_line)
+        return step_line
 
     @model_validator(mode="after")
     def _names_what_there_is(self) -> Self:
@@ -454,6 +464,11 @@ class Recipe(Frozen, spec.Recipe):
     """The program that trains; None for steptime's trainer or Megatron-Bridge's script."""
     flops_formula: str
     """Name of the publication's formula for model FLOPs; MFU of different formulas must never be compared."""
+
+    @property
+    def step_line(self) -> str | None:
+        """How a step is printed, if it is in none of the known formats."""
+        return None if self.launcher is None else self.launcher.step_line
 
     @property
     def gpus(self) -> int:

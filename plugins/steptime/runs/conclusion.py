@@ -34,12 +34,15 @@ class FailureReport(Frozen):
     """The nodes that Slurm says have failed, as it writes them: `h[001-003,7]`."""
 
 
-async def find_causes(job: Job, connections: Connections) -> FailureReport:
-    """Fetch and read a job's log. If that fails, there are no causes, and `last_lines` is the error."""
+async def find_causes(job: Job, connections: Connections, *, step_line: str | None = None) -> FailureReport:
+    """Fetch and read a job's log. If that fails, there are no causes, and `last_lines` is the error.
+
+    `step_line` is how its program prints a step, if it is none of the known formats.
+    """
     try:
         async with open_cluster(load_cluster(job.cluster), connections) as cluster:
             path = await collect_log(cluster, job)
-        log = read_log(path)
+        log = read_log(path, step_line=step_line)
     except (UserError, SystemFailure) as error:  # ended before it began it has none; `parse` asks once more
         return FailureReport(causes="", last_lines=str(error))
     with open_regular(path) as file:

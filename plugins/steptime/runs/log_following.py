@@ -51,8 +51,9 @@ class StepFollower:
     progress bar, counts once. A restart is returned as a problem, and the steps that it repeats again.
     """
 
-    def __init__(self) -> None:
-        self._events = LogEvents()
+    def __init__(self, step_line: str | None = None) -> None:
+        self._step_line = step_line
+        self._events = LogEvents(step_line)
         self._attempts = Attempts()
         self._told: set[str] = set()
 
@@ -64,7 +65,7 @@ class StepFollower:
 
     def skip(self) -> None:
         """Prepare for bytes from a later position of the log, which must be the start of a line."""
-        self._events = LogEvents()
+        self._events = LogEvents(self._step_line)
 
     def finish(self) -> list[Step | Problem]:
         """Return the new steps and problems in an unterminated last line, once the job has ended."""
@@ -120,7 +121,7 @@ class LogFollower:
         self._was_shorter = False
         self._failures = 0
         self._not_before = 0.0
-        self._steps = StepFollower()
+        self._steps = StepFollower(run.recipe.step_line)
         self._running_since: float | None = None
         self._last_report = 0.0
         self._unreported: list[Step] = []

@@ -1,0 +1,144 @@
+"""A program says how it prints a step: lines as the sources of public programs write them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from called import refusal, steptime
+
+from steptime.logs.reader import read_log
+from steptime.recipes.models import OwnProgram
+from steptime.recipes.step_lines import parse_step_line
+
+NANOGPT = "iter {step}: loss {loss}, time {ms}ms, mfu {...}%"
+
+
+@pytest.mark.parametrize(
+    ("step_line", "line", "read"),
+    [
+        pytest.param(  # karpathy/nanoGPT, train.py
+            NANOGPT,
+            "iter 3: loss 4.1852, time 123.45ms, mfu -100.00%",
+            (3, 0.12345, 4.1852, None, None, None),
+            id="nanoGPT",
+        ),
+        pytest.param(  # karpathy/nanochat, scripts/base_train.py
+            "step {step}/{...} | loss: {loss} | {...} | dt: {ms}ms | tok/sec: {...}",
+            "step 00012/21400 (0.06%) | loss: 9.012345 | lrm: 1.00 | dt: 1234.56ms | tok/sec: 424,242",
+            (12, 1.23456, 9.012345, None, None, None),
+            id="nanochat",
+        ),
+        pytest.param(  # AI-Hypercomputer/maxtext, metric_logger.py
+            "completed step: {step}, seconds: {s}, TFLOP/s/device: {tflops_per_gpu}, "
+            "Tokens/s/device: {tokens_per_s_per_gpu}, total_weights: {...}, loss: {loss}",
+            "[rank-0/1][INFO]  completed step: 7, seconds: 6.051, TFLOP/s/device: 451.236, "
+            "Tokens/s/device: 8123.462, total_weights: 393216, loss: 6.765",
+            (7, 6.051, 6.765, 451.236, 8123.462, None),
+            id="MaxText",
+        ),
+        pytest.param(  # deepspeedai/DeepSpeed, runtime/pipe/engine.py
+            "steps: {step_from_1} loss: {loss} iter time (s): {s} samples/sec:",
+            "steps: 10 loss: 8.1234 iter time (s): 0.345 samples/sec: 46.377",
+            (9, 0.345, 8.1234, None, None, None),
+            id="DeepSpeed",
+        ),
+        pytest.param(
+            "{{'step': {step_from_1}, 'sec': {s}, 'memory': {memory_gib}, 'tps': {tokens_per_s_per_gpu}}}",
+            "3: {'step':  1, 'sec': 1.5, 'memory': 71.25, 'tps': 12,345.6}",
+            (0, 1.5, None, None, 12345.6, int(71.25 * 2**30)),
+            id="printed braces, a rank's prefix, padding and thousands",
+        ),
+    ],
+)
+def test_steps_are_read_as_the_form_says(
+    tmp_path: Path, step_line: str, line: str, read: tuple[float | None, ...]
+) -> None:
+    (tmp_path / "log.out").write_text(f"a line before\n{line}\nloss 3, and no step\n")
+
+    log = read_log(tmp_path / "log.out", step_line=step_line)
+
+    (step,) = log.steps
+    numbers = (step.global_step, step.step_time_s, step.loss)
+    rates = (step.tflops_per_gpu, step.tokens_per_s_per_gpu, step.peak_memory_bytes)
+    assert numbers + rates == read
+    assert log.format == "step_line"
+
+
+def test_ranks_restarts_and_failures_are_seen_as_in_any_format(tmp_path: Path) -> None:
+    first = [
+        f"{rank}: iter {step}: loss 4.0, time {100 + step}.5ms, mfu 1%\n"
+        for step in range(6)
+        for rank in (0, 1)
+    ]
+    again = [
+        f"{rank}: iter {step}: loss nan, time 90.0ms, mfu 1%\n" for step in range(4, 8) for rank in (0, 1)
+    ]
+    (tmp_path / "log.out").write_text(
+        "".join([*first, *again, "1: torch.OutOfMemoryError: CUDA out of memory.\n"])
+    )
+
+    log = read_log(tmp_path / "log.out", step_line=NANOGPT, max_steps=10)
+
+    assert [step.step_time_s for step in log.steps] == [
+        0.1005,
+        0.1015,
+        0.1025,
+        0.1035,
+        0.09,
+        0.09,
+        0.09,
+        0.09,
+    ]
+    assert {"nan_loss", "cuda_out_of_memory", "short"} <= {problem.kind for problem in log.problems}
+
+
+def test_a_log_of_another_form_says_which_lines_it_has(tmp_path: Path) -> None:
+    log = tmp_path / "nanogpt.log"
+    log.write_text("iter 0: loss 4.1852, time 123.45ms\niter 1: loss 4.0, time 120.45ms\n")
+
+    (unknown,) = read_log(log).problems
+    (wrong,) = read_log(log, step_line="step {step} {ms} ms").problems
+
+    assert unknown.kind == wrong.kind == "unknown_format"
+    assert "such as 'iter 0: loss 4.1852, time 123.45ms': say how they look, as in" in unknown.message
+    assert "is of the form 'step {step} {ms} ms', but it has lines such as 'iter 0" in wrong.message
+
+
+def test_parse_takes_the_form_as_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train.log", "notes.txt"):
+        (tmp_path / name).write_text(
+            "iter 0: loss 4.1, time 123.45ms, mfu 1%\n" if name == "train.log" else "iter\n"
+        )
+
+    assert (
+        steptime("parse", str(tmp_path), "--step-line", NANOGPT, "--window", "0:0", "--format", "json") == 0
+    )
+    (row,) = json.loads(capsys.readouterr().out)["logs"]
+    assert (row["format"], row["step_time_mean_s"]) == ("step_line", 0.12345)
+
+    why = refusal(capsys, "parse", str(tmp_path), "--step-line", "iter {step}: {time}")
+    assert "--step-line has {time}, which is none of its words: step, step_from_1, s, ms," in why
+
+
+@pytest.mark.parametrize(
+    ("step_line", "why"),
+    [
+        ("iter {step} {ms", "has a brace without its other one"),
+        ("iter {step}: {ms} } ms", "has a brace without its other one"),
+        ("iter {number}: {ms} ms", "has {number}, which is none of its words"),
+        ("iter {step} of {step}: {ms} ms", "has {step} twice"),
+        ("iter {step}{ms} ms", "has nothing between {ms} and the word before it"),
+        ("iter {ms} ms", "needs one of {step} and {step_from_1}"),
+        ("iter {step} {step_from_1}: {ms}", "needs one of {step} and {step_from_1}"),
+        ("iter {step}: loss {loss}", "needs one of {s} and {ms}"),
+        ("iter {step}: {ms} ms, {s} s", "needs one of {s} and {ms}"),
+        ("{step}: {s} s", "needs a fixed text of 3 letters"),
+        ("", "needs one of {step}"),
+        ("iter {step}\n{ms}", "has to be one line"),
+    ],
+)
+def test_forms_that_cannot_be_read_are_refused_in_a_workload(step_line: str, why: str) -> None:
+    with pytest.raises(ValueError, match="^" + why.replace("{", r"\{").replace("}", r"\}")):
+        parse_step_line(step_line)
+    with pytest.raises(ValueError, match=why.replace("{", r"\{").replace("}", r"\}")):
+        OwnProgram(kind="command", command=("train",), step_line=step_line)
