@@ -73,6 +73,11 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
         ("load: 3", "load: 3\nload: 4", "cart.yaml, line 3, load: is given twice; keep one."),
         ("name: hand cart", "name: 1:30:00", "line 1, name: 1:30:00 is a number in base 60"),
         ("name: hand cart", "name: [a", "is not valid YAML"),
+        (
+            "name: hand cart",
+            "name: [a, --gpus={b}]",
+            "In brackets, a text with a brace or a comma needs quotes.",
+        ),
         ("name: hand cart\n", "", "line 1, name: is missing."),
         ("load: 3", "load: \0", "cart.yaml: is not valid YAML: unacceptable character #x0000"),
         ("load: 3", "load: null", "line 2, load: has to be a number, not null."),

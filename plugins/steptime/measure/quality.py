@@ -74,7 +74,7 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
     """Check that the cluster reports success."""
     status = finished.status
     exit_code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
-    reason = f" ({status.reason})" if status.reason else ""
+    reason = f" ({status.reason})" if status.reason not in ("", f"exit code {status.exit_code}") else ""
     actual = f"its state is '{status.state.value}'{exit_code}{reason}"
     yield make_check("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", actual)
 
@@ -82,7 +82,7 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
 def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
     """Check that the log shows no failure; steps that were trained twice have a check of their own."""
     fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
-    actual = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
+    actual = "it names this: " + "; ".join(problem.message.rstrip(".") for problem in fatal)
     yield make_check("log_without_failure", not fatal, "the log names no failure", actual)
 
 

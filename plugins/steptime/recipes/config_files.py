@@ -395,7 +395,10 @@ def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     where = f"{path}, line {mark.line + 1}" if mark else str(path)
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
-    return f"{where}: is not valid YAML: {problem}."
+    quotes = (
+        " In brackets, a text with a brace or a comma needs quotes." if "expected ',' or" in problem else ""
+    )
+    return f"{where}: is not valid YAML: {problem}.{quotes}"
 
 
 def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:
