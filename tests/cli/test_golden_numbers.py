@@ -1,4 +1,6 @@
-"""Every number of the commands' JSON, kept in tests/golden/numbers for review: its unit, sign and place.
+"""Every number and name in the JSON of commands and pages, kept in tests/golden/numbers for review.
+
+That shows a wrong unit, sign or column, and a wrong order of rows. Texts of several words are not kept.
 
 The runs are as large as real ones: 2,048 GPUs with 80 GiB. After an intended change, rewrite the files and
 review `git diff`:
@@ -8,6 +10,9 @@ review `git diff`:
 
 import json
 import os
+import re
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,9 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.durations import WEEK_S
 from steptime.judging.incident_updates import update_incidents
+from steptime.judging.series import Series
+from steptime.pages import answers
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.long
@@ -31,6 +39,7 @@ CALLS = {
     "metrics": "metrics --workload llama3.1 --size 70b --dtype fp8 --gpu-type h100 --gpus 64 --step-time 9.5",
     "parse": f"parse {LOGS / 'log-nemo2_h100_fp8.out'}",
     "plan": "plan llama3.1 --size 70b --dtype fp8 --gpu-type h100 --gpus 64,2048 --checkpoint",
+    "plan-named": "plan llama3.1-26.06 --gpu-type gb300 --gpus 256",
     "sweep-plan": "sweep plan night",
     "incidents": "incidents",
     "incident": "incidents show 1",
@@ -42,13 +51,23 @@ CALLS = {
     "trend": "results trend",
     "trial": "trial show nccl-ring",
 }
+PAGES: dict[str, Callable[[Store], Any]] = {
+    "page-incidents": lambda store: answers.incidents_since(store, START, bool),
+    "page-node": lambda store: answers.node(store, "local", "node2"),
+    "page-nodes": answers.nodes,
+    "page-series": answers.series,
+    "page-trend": lambda store: answers.series_trend(store, Series.from_row(store.run("job-9")), True, 4),
+}
+NAME = re.compile(r"(?![0-9a-f]{8,}$)[a-z][\w·.-]*")
+"""One word, but no hash."""
+NOW = START + 10 * WEEK_S
 
 
-@pytest.fixture(autouse=True)
-def half_a_year(configure: Callable[..., Path], make_result: Callable[..., Any]) -> None:
-    """Publish a sweep's run each week on one of three nodes; the last two are 6 % slower."""
-    configure(str)
-    store = Store()
+@pytest.fixture(scope="module")
+def filled(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Publish a sweep's run each week on two of three nodes; the last two are 6 % slower. Reject two more."""
+    path = tmp_path_factory.mktemp("golden") / "steptime.db"
+    store = Store(f"sqlite:///{path}")
     levels = (12.0, 12.05, 11.97, 12.02, 11.99, 12.04, 12.01, 11.98, 12.74, 12.71)
     for week, level in enumerate(levels):
         submitted_at = START + week * WEEK_S
@@ -64,14 +83,39 @@ def half_a_year(configure: Callable[..., Path], make_result: Callable[..., Any])
             "submitted_at": submitted_at,
         }
         publish(store, make_result(f"job-{week}", gpus=2048, step_times=[level] * 20, **replaced))
+    refused = Verdict(checks=(Check(name="x", passed=False, message="It did not."),))
+    for week in (2.5, 7.5):
+        rejected = {"verdict": refused, "submitted_at": START + week * WEEK_S}
+        publish(store, make_result(f"bad-{week}", gpus=2048, **rejected))
     run_rounds(StoredTrial(store, make_result), {"default": 12.0, "ring": 12.6, "broken": None}, 4)
-    update_incidents(store, now=START + 10 * WEEK_S)
+    update_incidents(store, now=NOW)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def half_a_year(
+    configure: Callable[..., Path], filled: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copy the store to where the test's commands read it."""
+    configure(str)
+    shutil.copy(filled, here / "steptime.db")
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{here / 'steptime.db'}")
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_numbers_are_the_reviewed_ones(name: str, here: Path) -> None:
+def test_the_numbers_are_the_reviewed_ones(name: str) -> None:
     shown = CliRunner().invoke(app, [*CALLS[name].split(), "--format", "json"])
-    numbers = dict(_numbers(json.loads(shown.stdout)))
+    hold_to_the_reviewed(name, json.loads(shown.stdout))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_numbers_of_the_pages_are_the_reviewed_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    hold_to_the_reviewed(name, json.loads(json.dumps(PAGES[name](Store()))))
+
+
+def hold_to_the_reviewed(name: str, answer: Any) -> None:
+    numbers = dict(_numbers(answer))
     kept = GOLDEN / f"{name}.json"
     if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
         kept.parent.mkdir(exist_ok=True)
@@ -79,13 +123,18 @@ def test_the_numbers_are_the_reviewed_ones(name: str, here: Path) -> None:
     assert numbers == pytest.approx(json.loads(kept.read_text()), rel=1e-9)
 
 
-def _numbers(of: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Yield each number below a JSON value with its path."""
+def _numbers(of: Any, path: str = "") -> Iterator[tuple[str, float | str]]:
+    """Yield each number and each name below a JSON value with its path; of a table, by column."""
     if isinstance(of, dict):
+        if of.keys() >= {"columns", "rows"}:
+            rows = [dict(zip(of["columns"], row, strict=True)) for row in of["rows"]]
+            of = {**of, "columns": None, "rows": rows}
         for key, value in of.items():
             yield from _numbers(value, f"{path}.{key}" if path else key)
     elif isinstance(of, list):
         for index, value in enumerate(of):
             yield from _numbers(value, f"{path}[{index}]")
-    elif isinstance(of, int | float) and not isinstance(of, bool):
+    elif (isinstance(of, int | float) and not isinstance(of, bool)) or (
+        isinstance(of, str) and NAME.fullmatch(of)
+    ):
         yield path, of

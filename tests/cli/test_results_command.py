@@ -96,6 +96,8 @@ def test_the_table_shows_what_runs_are_compared_by() -> None:
 
 @pytest.mark.usefixtures("filled_store")
 def test_a_long_table_has_the_newest_runs_and_says_how_to_list_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_NEWEST", 3)
+    assert "newest" not in call("--wide").stdout, "all three are there"
     monkeypatch.setattr(results, "_NEWEST", 2)
     shown = call("--wide").stdout
     assert ("tiny·fp32·1" in shown, "tiny·fp32·2" in shown, "checkpoint save" in shown) == (True, True, False)

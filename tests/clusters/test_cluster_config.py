@@ -10,6 +10,7 @@ from steptime.cli import main
 from steptime.clusters.config import load_cluster, load_clusters, open_cluster
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
+from steptime.files import read_limited
 from steptime.recipes.cluster_files import list_clusters
 
 WHOLE = {"name": "mine", "kind": "local", "gpu_type": "cpu", "work_dir": "/scratch"}
@@ -55,6 +56,7 @@ def test_a_cluster_of_ones_own(clusters: Path) -> None:
         ({"slots": 0}, "mine.yaml, line 5, slots"),
         ({"nodes": 4}, "mine.yaml, line 5, nodes: unknown field"),
         ({"kind": None}, "kind: is missing"),
+        ({"container": "pyxis"}, "unknown container 'pyxis' of this kind of cluster"),  # it is part of srun
         ({"kind": "lokal"}, "unknown kind of cluster 'lokal': did you mean 'local'? Valid are: local"),
         ({"name": "yours"}, "line 1, name: 'yours' differs from the file's name, 'mine': change one of them"),
         ({"work_dir": "scratch"}, "line 4, work_dir: 'scratch' is no absolute path"),
@@ -176,6 +178,14 @@ def test_only_a_regular_file_of_a_sensible_size_is_read(clusters: Path, kind: st
     assert broken is not None
     reason = {"sparse": "larger than 16 MiB", "folder": "Is a directory"}.get(kind, "not a regular file")
     assert str(broken) == f"{path}: cannot be read: {reason}."
+
+
+def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    assert read_limited(path, at_most=3) == b"abc"
+    with pytest.raises(OSError, match="larger than 0 MiB"):
+        read_limited(path, at_most=2)
 
 
 def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters: Path) -> None:

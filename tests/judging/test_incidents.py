@@ -107,6 +107,15 @@ def test_nobody_is_notified_of_a_faster_cell_but_it_is_listed(store: Store, week
     assert (found.direction, found.state) == ("faster", "open")
 
 
+def test_slower_cells_come_first_and_in_each_incident_the_most_changed(store: Store, week: Week) -> None:
+    usual_runs(week, [1, 2, 8, 16])
+    week({1: 0.95, 2: 0.92, 8: 1.05, 16: 1.08})
+    slower, faster = incidents(store)
+    assert [slower.direction, faster.direction] == ["slower", "faster"]
+    assert [cell.series["gpus"] for cell in slower.affected] == [16, 8]
+    assert [cell.series["gpus"] for cell in faster.affected] == [2, 1]
+
+
 def test_cells_of_one_size_and_data_type_are_one_incident(store: Store, week: Week) -> None:
     usual_runs(week, [1, 2])
     assert update_incidents(store, now=START + 7 * DAY_S) == [], "nothing happened yet"

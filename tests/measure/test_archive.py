@@ -5,6 +5,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from logs import line_forms
 from stored import publish
 from typer.testing import CliRunner
 
+from steptime import __version__
 from steptime.cli import app
 from steptime.clusters.base import JobState, JobStatus
 from steptime.judging import comparison, judgements
@@ -474,13 +476,22 @@ def test_files_beside_a_log_are_packed_up_to_a_size(filled: Store, here: Path) -
     folder = here / "experiments" / "run-1"
     with (folder / "endless.out").open("wb") as file:
         file.truncate(5 << 40)
+    before = time.time()
     call("archive", "-o", "small.tar.zst")
     with (
         (here / "small.tar.zst").open("rb") as file,
         zstandard.ZstdDecompressor().stream_reader(file) as packed,
         tarfile.open(fileobj=packed, mode="r|") as archive,
     ):
+        first = archive.next()
+        assert first is not None
+        assert first.name == "manifest.json"
+        manifest = archive.extractfile(first)
+        assert manifest is not None
+        told = json.load(manifest)
         assert "endless.out" not in {Path(member.name).name for member in archive}
+    assert told["steptime"] == __version__
+    assert before <= told["made_at"] <= time.time()
 
 
 def test_a_damaged_archive_is_named_and_not_its_unpacked_copy(here: Path) -> None:

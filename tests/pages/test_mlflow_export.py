@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.errors import SystemFailure
 from steptime.pages.mlflow_export import export_results
+from steptime.store.columns import COLUMNS
 from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -93,6 +94,10 @@ def test_each_result_becomes_one_run(make_result: Callable[..., Any], tmp_path: 
     assert metrics["step_time_mean_s"] == 0.5
     assert (tags["mlflow.runName"], tags["steptime.state"]) == ("job-2", "valid")
     stored = store.run("job-2")
+    told = {*parameters, *metrics, *(name.removeprefix("steptime.") for name in tags)}
+    assert {column.name for column in COLUMNS if stored[column.name] not in (None, "")} <= told, (
+        "0 and False too"
+    )
     assert times == [
         *(round(1000 * stored["started_at"]), round(1000 * stored["ended_at"])),
         round(1000 * stored["ended_at"]),

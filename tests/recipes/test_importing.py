@@ -116,8 +116,9 @@ def upstream(bwrap: None, tmp_path: Path) -> tuple[Path, Path]:
     return release, bridge
 
 
-def imported(release: Path, into: Path) -> str:
-    done = CliRunner().invoke(app, ["recipes", "import", str(release), "--into", str(into)])
+def imported(release: Path, into: Path | None) -> str:
+    options = [] if into is None else ["--into", str(into)]
+    done = CliRunner().invoke(app, ["recipes", "import", str(release), *options])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -180,6 +181,19 @@ def test_an_interrupted_unpacking_leaves_nothing(
     unpack_commit(bridge, commit, unpacked, "src")
     assert (unpacked / "src/megatron/bridge").is_dir()
     assert list(unpacked.parent.iterdir()) == [unpacked]
+
+
+def test_by_default_the_files_are_written_where_the_config_has_them(
+    upstream: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, _ = upstream
+    (release / "exemplar.yaml").write_text(SUITE)
+    config = tmp_path / "config"
+    config.mkdir()
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+    imported(release, None)
+    files = {str(path.relative_to(config)) for path in config.rglob("*.yaml")}
+    assert files == {"workloads/tiny-one-99.01.yaml", "sweeps/exemplar-gb200.yaml"}
 
 
 def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_path: Path) -> None:

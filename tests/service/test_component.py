@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -56,6 +57,22 @@ def test_a_component_that_ran_for_long_is_restarted_at_once(starts: list[Any]) -
         assert scheduler.keep(now)
     assert scheduler.keep(200.0)
     assert scheduler.starts == 3
+    starts.append(Ended())
+    looks = [(201.0, True), (202.5, False), (203.0, True)]  # that was the second failure in a row
+    assert [(now, scheduler.keep(now)) for now, _ in looks] == looks
+
+
+def test_the_api_server_has_time_to_end_even_if_the_others_took_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def nothing_ends(_is_over: object, *, every_s: float, timeout_s: float) -> None:
+        waited.append(timeout_s)
+
+    clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(waited))
+    monkeypatch.setattr(supervisor, "time", clock)
+    monkeypatch.setattr(supervisor, "poll_until", nothing_ends)
+    supervisor.end_components(2**30, {})
+    assert waited == [supervisor.STOP_GRACE_S, supervisor.LEAST_GRACE_S]
 
 
 def test_what_a_dead_component_leaves_is_ended_before_its_restart(starts: list[Any]) -> None:

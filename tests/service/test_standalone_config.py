@@ -1,13 +1,14 @@
 """The `airflow.cfg` of `steptime up`."""
 
 import configparser
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from steptime.service.standalone_config import write_config
+from steptime.service.standalone_config import child_environment, write_config
 from steptime.service.supervisor import LONGEST_PAUSE_S
 
 
@@ -34,3 +35,24 @@ def test_a_folder_with_a_percent_sign_is_read_as_it_is(
     config = configparser.ConfigParser()
     config.read(write_config(8080))
     assert config["core"]["plugins_folder"] == str(home / "airflow/plugins")
+
+
+@pytest.mark.parametrize(
+    ("given", "direct"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"no_proxy": "a.example"}, "a.example,127.0.0.1,localhost"),
+        ({"NO_PROXY": "b.example"}, "b.example,127.0.0.1,localhost"),
+    ],
+)
+def test_airflow_runs_this_pythons_programs_and_calls_itself_directly(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], direct: str
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**given, "PATH": "/opt/other/bin", "AIRFLOW__CORE__FERNET_KEY": "theirs"}.items():
+        monkeypatch.setenv(name, value)
+    environment = child_environment()
+    assert environment["PATH"] == f"{Path(sys.executable).parent}:/opt/other/bin"
+    assert environment["no_proxy"] == environment["NO_PROXY"] == direct
+    assert "AIRFLOW__CORE__FERNET_KEY" not in environment

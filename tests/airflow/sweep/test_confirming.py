@@ -132,6 +132,7 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSwe
 
     assert week.sentence == "7 cells: 0 slower, 0 faster, 7 unchanged; 1 waits for confirmation runs"
     assert (extra["verdict"], extra["series_state"]) == ("unchanged", "suspected")
+    assert extra_of_run(row, None).keys() == extra.keys(), "of a run that is not judged"
     assert len(scene.confirm(check())) == 2
 
 
