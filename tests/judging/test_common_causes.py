@@ -96,8 +96,8 @@ def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_i
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
     slow = [judged(1.08, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(3)]
     first = judged(1.1, ["bad", "n2"], job="first", at=1e9 - 20)
-    second = judged(1.1, ["bad", "n1"], job="second", at=1e9 - 10, before=first.series_state)
-    third = judged(1.0, ["n1", "n2"], job="third", before=second.series_state)
+    second = judged(1.1, ["bad", "n1"], job="second", at=1e9 - 10, before=first.series_state, since=1e9 - 20)
+    third = judged(1.0, ["n1", "n2"], job="third", before=second.series_state, since=1e9 - 20)
     assert third.series_state.state == "confirmed"
     third = replace(third, placement=Placement("bad,n2", ("bad,n1", "n[1-2]")))
 
@@ -266,7 +266,8 @@ def three_runs(job: str, *nodes: Sequence[str]) -> list[Judgement]:
     runs: list[Judgement] = []
     for number, names in enumerate(nodes):
         before = runs[0].series_state if runs else None
-        runs.insert(0, judged(1.06, names, job=f"{job}-{number}", at=1e9 - 9 + number, before=before))
+        at = 1e9 - 9 + number
+        runs.insert(0, judged(1.06, names, job=f"{job}-{number}", at=at, before=before, since=1e9 - 9))
     return runs
 
 

@@ -1,9 +1,11 @@
 """Estimate by how much each node slows the runs on it, and name nodes that are slow beyond doubt.
 
-The model: the logarithm of a run's step time is the usual level of its cell, plus the effect of a slow node
-if the run used it, plus noise. A cell's level is its baseline; if the cell itself was confirmed as slower or
-faster, it is the mean of its runs since then that did not use the node, so another open regression is no
-evidence against a node. The deviation of a cell's runs is estimated from few runs, hence Student's t.
+The model: the logarithm of a run's step time is the usual level of its cell, plus what the runs of that week
+have in common, plus the effect of a slow node if the run used it, plus noise. A cell's level is its baseline;
+if the cell itself was confirmed as slower or faster, it is the mean of its runs since that change began that
+did not use the node. So another open regression is no evidence against a node, neither of cells that are
+confirmed nor of those in which it does not show yet. The deviation of a cell's runs is estimated from few
+runs, hence Student's t.
 
 Some cells are slow for a reason of their own. Each cell may be such an outlier with a small probability, as
 in the contaminated normal model (Tukey, 1960; Box and Tiao, 1968), which bounds what one cell can add. The
@@ -50,6 +52,10 @@ _WINDOWS = (1, 2, WEEKS_BACK)
 """How many weeks ago a node may have become slow, at most."""
 _DOUBT = 1.65
 """Standard errors within which a level counts as usual: its upper end in 95 % of cases."""
+_COMMON = 2.0
+"""Standard errors from which on the runs of a week are taken to be slower or faster in common."""
+_ROUNDS = 5
+"""Iterations of a robust mean."""
 _CLEAR = 1.0
 """Logarithm of the likelihood ratio from which a cell counts as slow on a node."""
 
@@ -72,6 +78,11 @@ class NodeRun:
     """Runs of a series with the same number belong to one level."""
     is_usual: bool = True
     """Whether that level is the baseline's: False while the series is confirmed as slower or faster."""
+
+    @property
+    def error(self) -> float:
+        """Standard error of `change` if the run is usual."""
+        return self.deviation * math.sqrt(1 + 1 / self.baseline_runs)
 
 
 @dataclass(frozen=True)
@@ -110,34 +121,35 @@ def node_runs(series: Series, judged: Iterable[Mapping[str, Any]]) -> list[NodeR
     """Return the evidence of one series of training runs, oldest first; empty for other modes.
 
     `judged` has a mapping for each run, oldest first, with `job_name`, `submitted_at`, `nodes`, `seconds`,
-    `series_state`, `baseline_mean_s`, `baseline_deviation` and `baseline_runs`.
+    `series_state`, `began_at`, `baseline_mean_s`, `baseline_deviation` and `baseline_runs`. The runs since
+    `began_at` (Unix time), with which a confirmed change began, are a level of their own.
     """
     if series["mode"] != Mode.PERFORMANCE:
         return []
-    stretches: list[list[Mapping[str, Any]]] = []
-    for row in judged:
+    runs: list[NodeRun] = []
+    level, since, of_level = 0, math.inf, dict[str, Any]()
+    for row in reversed([*judged]):
         if row["baseline_mean_s"] is None or row["series_state"] == "insufficient history":
             continue
-        is_open = row["series_state"] in ("suspected", "confirmed")
-        if not (stretches and is_open and stretches[-1][-1]["series_state"] in ("suspected", "confirmed")):
-            stretches.append([])
-        stretches[-1].append(row)
-    return [
-        NodeRun(
-            series,
-            row["job_name"],
-            row["submitted_at"],
-            frozenset(split_nodes(row["nodes"])),
-            math.log(row["seconds"] / row["baseline_mean_s"]),
-            row["baseline_deviation"],
-            row["baseline_runs"],
-            level=1 + number if moved else 0,
-            is_usual=not moved,
+        if row["submitted_at"] < since:
+            moved = row["series_state"] == "confirmed"
+            level, since = level + moved, row["began_at"] if moved else math.inf
+            of_level = dict(row)
+        is_usual = since == math.inf
+        runs.append(
+            NodeRun(
+                series,
+                row["job_name"],
+                row["submitted_at"],
+                frozenset(split_nodes(row["nodes"])),
+                math.log(row["seconds"] / of_level["baseline_mean_s"]),
+                of_level["baseline_deviation"],
+                of_level["baseline_runs"],
+                level=0 if is_usual else level,
+                is_usual=is_usual,
+            )
         )
-        for number, rows in enumerate(stretches)
-        for moved in [any(row["series_state"] == "confirmed" for row in rows)]
-        for row in rows
-    ]
+    return runs[::-1]
 
 
 def as_evidence(judged: Iterable[Judgement]) -> list[dict[str, Any]]:
@@ -149,6 +161,7 @@ def as_evidence(judged: Iterable[Judgement]) -> list[dict[str, Any]]:
             "nodes": judgement.run.row["nodes"],
             "seconds": judgement.run.seconds,
             "series_state": judgement.series_state.state,
+            "began_at": judgement.onset and judgement.onset.at,
             "baseline_mean_s": judgement.series_state.against.mean,
             "baseline_deviation": judgement.series_state.against.deviation,
             "baseline_runs": len(judgement.series_state.against.runs),
@@ -214,6 +227,23 @@ def is_usual_again(runs: Sequence[NodeRun], nodes: Iterable[str], change: float,
     )
 
 
+def _robust_mean(change: Any, error: Any) -> tuple[float, Any]:
+    """Return the mean of changes (an array) with these errors, and their weights: 0 for outliers.
+
+    Tukey's biweight, from 0 on.
+    """
+    import numpy as np
+
+    mean, weights = 0.0, 1 / error**2
+    for _ in range(_ROUNDS):
+        off = (change - mean) / (SLOW_T * error)
+        weights = np.clip(1 - off * off, 0, None) ** 2 / error**2
+        if not weights.any():
+            return 0.0, weights
+        mean = float(weights @ change / weights.sum())
+    return mean, weights
+
+
 @dataclass(frozen=True)
 class _Evidence:
     """The runs of a cluster, ordered by series, level and time, with the nodes that each used."""
@@ -236,7 +266,40 @@ class _Evidence:
         on = np.zeros((len(ordered), len(nodes)))
         for row, run in enumerate(ordered):
             on[row, [columns[node] for node in run.nodes]] = 1
-        return cls(tuple(ordered), tuple(nodes), on).newest(WEEKS_BACK)
+        return cls(tuple(ordered), tuple(nodes), on).newest(WEEKS_BACK)._without_common_changes()
+
+    def _without_common_changes(self) -> Self:
+        """Return the evidence without what the usual runs of each week have in common."""
+        import numpy as np
+
+        usual = np.array([run.is_usual for run in self.runs], bool)
+        weeks = (self.at.max(initial=0.0) - self.at) // WEEK_S
+        runs = list(self.runs)
+        for week in np.unique(weeks[usual]):
+            rows = np.flatnonzero(usual & (weeks == week))
+            common = self._common_change(rows)
+            for row in rows:
+                runs[row] = replace(runs[row], change=runs[row].change - common)
+        return replace(self, runs=tuple(runs))
+
+    def _common_change(self, rows: Any) -> float:
+        """Return by how much all of these runs (indexes) are slower; 0 if chance or one node explains it.
+
+        It is the mean of the runs without those on the node that explains most of it.
+        """
+        import numpy as np
+
+        change, error, on = self.change[rows], np.array([self.runs[row].error for row in rows]), self.on[rows]
+        mean, weights = _robust_mean(change, error)
+        if not self.nodes or not mean:
+            return 0.0
+        elsewhere = weights @ (1 - on)
+        without = (weights * change) @ (1 - on) / np.where(elsewhere > 0, elsewhere, np.inf)
+        rest = on[:, np.argmin(np.abs(without))] == 0
+        if rest.sum() < FEWEST_CELLS:
+            return 0.0
+        mean, _ = _robust_mean(change[rest], error[rest])
+        return mean if abs(mean) * math.sqrt((1 / error[rest] ** 2).sum()) > _COMMON else 0.0
 
     def newest(self, weeks: int) -> Self:
         """Return the evidence of the last weeks."""
@@ -305,9 +368,7 @@ class _Evidence:
         freedom = np.array([max(1, run.baseline_runs - 1) for run in self.first])[:, None]
         # How many runs elsewhere are slow although their cell is not known to be: a cluster in trouble.
         usual = np.array([run.is_usual for run in self.runs])[:, None] * (1 - on)
-        of_one_run = np.array([run.deviation * math.sqrt(1 + 1 / run.baseline_runs) for run in self.runs])[
-            :, None
-        ]
+        of_one_run = np.array([run.error for run in self.runs])[:, None]
         cells_off = np.maximum(1, ((runs_on == 0) & (add(usual, self.starts) > 0)).sum(axis=0))
         slow_off = (add(usual * (change > SLOW_T * of_one_run), self.starts) > 0) & (runs_on == 0)
         trouble = np.maximum(0, slow_off.sum(axis=0) - 1) / cells_off  # a single one is no trouble

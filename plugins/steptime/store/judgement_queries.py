@@ -177,14 +177,18 @@ def times_with_baselines(store: Store, since: float, until: float, key: Key) -> 
     """Return the valid runs submitted from `since` to `until` (Unix times), with their baselines.
 
     `key` selects runs by column values. Oldest first; each has the columns of `series_columns()`, `job_name`,
-    `submitted_at`, `nodes`, `seconds` (the step time that is judged), `series_state`, `baseline_mean_s`,
+    `submitted_at`, `nodes`, `seconds` (the step time that is judged), `series_state`, `began_at` (Unix time
+    of the run with which a suspected or confirmed change began, else None), `baseline_mean_s`,
     `baseline_deviation` and `baseline_runs`. Runs without a stored judgement are left out.
     """
     names = (*series_columns(), "job_name", "submitted_at", "nodes")
     judged = ("series_state", "baseline_mean_s", "baseline_deviation", "baseline_runs")
     seconds = func.coalesce(func.nullif(runs.c.steady_step_time_s, 0), runs.c.step_time_mean_s)
+    began_at = judgements.c.rests_on["onset", "at"].as_float().label("began_at")
     query = select(
-        *(runs.c[name] for name in names), seconds.label("seconds"), *(judgements.c[name] for name in judged)
+        *(runs.c[name] for name in names),
+        *(seconds.label("seconds"), began_at),
+        *(judgements.c[name] for name in judged),
     ).join(judgements, and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history"))
     query = query.where(is_valid, runs.c.submitted_at.between(since, until))
     query = query.where(*(runs.c[name] == value for name, value in key.items()))
