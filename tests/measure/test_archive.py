@@ -377,6 +377,25 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
     assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, "train.log")
 
 
+def test_a_log_is_read_as_its_workload_says_that_steps_are_printed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "own/workloads").mkdir(parents=True)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "own"))
+    workload = (Path(__file__).parents[2] / "config/workloads/llama3.1-25.04.yaml").read_text()
+    launcher = "launcher: {kind: command, command: [train], step_line: 'iter {step}: time {ms}ms'}\ndefaults:"
+    workload = workload.replace("workload: llama3.1-25.04", "workload: own-26.11")
+    (here / "own/workloads/own-26.11.yaml").write_text(workload.replace("defaults:", launcher, 1))
+    (here / "train.log").write_text("".join(f"iter {step}: time {27000 + step}.5ms\n" for step in range(50)))
+    recipe = ("--workload", "own", "--size", "70b", "--dtype", "bf16", "--gpus", "64", "--gpu-type", "h100")
+
+    told = call("results", "import", "train.log", "--cluster", "mine", *recipe)
+    assert "1 valid" in told
+
+    [row] = Store().results()
+    assert (row["workload"], row["window"], row["step_time_mean_s"]) == ("own-26.11", "49:49", 27.0495)
+
+
 LOADED = (
     "[NeMo I 2025-04-11 14:46:18 nemo_logging:393] Global Checkpoint Load : Rank : 0 : Start time : "
     "1744407969.270s : Time spent in load_checkpoint: 9.712s\n"
@@ -404,7 +423,7 @@ def test_logs_of_the_documents_are_valid(here: Path, name: str, steps: range, mo
 
     told = call("results", "import", "x", "--cluster", "mine", "--gpu-type", "h100")
 
-    assert "1 valid" in told, Store().results(include_rejected=True)[0]["reason"]
+    assert "1 valid" in told
     [row] = Store().results(include_rejected=True)
     assert (row["mode"], row["window"]) == (mode, window)
     assert row["checkpoint_load_s"] == (9.712 if mode == "checkpoint_load" else None)

@@ -170,7 +170,15 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
     if run is None:
         log = read_log(logs.attempts, other_outputs=logs.other_outputs)
         upstream = find_upstream(last, find_batch_size(log))
-        run = _as_logged(_recognised(upstream, config, options), upstream, log)
+        run = _recognised(upstream, config, options)
+        if (step_line := run.recipe.step_line) is not None:
+            log = read_log(
+                logs.attempts,
+                other_outputs=logs.other_outputs,
+                max_steps=run.max_steps,  # such a log has no words at its end
+                step_line=step_line,
+            )
+        run = _as_logged(run, upstream, log)
     else:
         log = read_log(
             logs.attempts,

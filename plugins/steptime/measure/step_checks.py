@@ -69,8 +69,11 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
     Raises SystemFailure if Great Expectations cannot evaluate a check, UserError if the file of thresholds
     has a mistake.
     """
-    trains = not isinstance(run.recipe.model, Collective)
-    rules = tuple(rule for rule in (*_rules(run), *_steadiness(run, steps)) if trains or rule.field != "loss")
+    step_line = run.recipe.step_line
+    has_loss = not isinstance(run.recipe.model, Collective) and (step_line is None or "{loss}" in step_line)
+    rules = tuple(
+        rule for rule in (*_rules(run), *_steadiness(run, steps)) if has_loss or rule.field != "loss"
+    )
     broken = _evaluate(run, steps, rules)
     return tuple(
         make_check(
