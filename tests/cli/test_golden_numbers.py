@@ -138,3 +138,18 @@ def _numbers(of: Any, path: str = "") -> Iterator[tuple[str, float | str]]:
         isinstance(of, str) and NAME.fullmatch(of)
     ):
         yield path, of
+
+
+def test_the_facts_of_a_run_are_the_reviewed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what `results show` tells people; the last one is a hash."""
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        shown = CliRunner().invoke(app, ["results", "show", "job-9", "--format", "csv"])
+    time.tzset()
+    *facts, last = shown.stdout.splitlines()
+    assert last.startswith('"record, sha256",')
+    kept = GOLDEN / "facts.csv"
+    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
+        kept.write_text("\n".join(facts) + "\n")
+    assert facts == kept.read_text().splitlines()

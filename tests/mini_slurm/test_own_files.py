@@ -1,0 +1,72 @@
+"""What the mini Slurm writes and recognizes without a running daemon: configuration, keys and processes."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from steptime.mini_slurm import layout as layouts
+from steptime.mini_slurm import processes
+from steptime.mini_slurm.config_files import write_all
+from steptime.mini_slurm.layout import SlurmLayout
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> SlurmLayout:
+    ports = layouts.choose(Path("/srv/steptime")).ports
+    return SlurmLayout(root=tmp_path / "slurm", ports=ports)
+
+
+def written_keys(layout: SlurmLayout) -> dict[str, bytes]:
+    for folder in ("etc", "ssh"):
+        (layout.root / folder).mkdir(parents=True, exist_ok=True)
+    write_all(layout)
+    return {path.name: path.read_bytes() for path in (layout.root / "ssh").iterdir()}
+
+
+def test_a_key_is_kept_unless_a_half_of_it_is_lost(layout: SlurmLayout) -> None:
+    first = written_keys(layout)
+    assert written_keys(layout) == first
+    (layout.root / "ssh/id").unlink()
+    (layout.root / "ssh/host.pub").unlink()
+    second = written_keys(layout)
+    assert second.keys() == first.keys()
+    assert not {*second.values()} & {*first.values()}, (
+        "each was made anew, and what names it was written anew"
+    )
+    assert second["authorized_keys"] == second["id.pub"]
+
+
+@pytest.mark.parametrize("odd", ['/opt/a "quoted" folder', "/opt/back\\slash"])
+def test_a_variable_that_sshd_could_not_read_is_left_out(
+    layout: SlurmLayout, monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    def of_login() -> set[str]:
+        written_keys(layout)
+        [line] = re.findall("^SetEnv (.*)$", (layout.root / "etc/sshd_config").read_text(), re.MULTILINE)
+        return set(re.findall(r'"(\w+)=[^"\\]*"', line))
+
+    usual = of_login()
+    assert {"PATH", "SLURM_CONF", "SHLVL"} < usual
+    monkeypatch.setenv("PATH", odd, prepend=":")
+    assert of_login() == usual - {"PATH"}
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_daemon_that_starts_a_child_is_the_older_one(
+    layout: SlurmLayout, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
+) -> None:
+    def process(number: int) -> SimpleNamespace:
+        command = ["slurmctld", "-f", str(layout.slurm_conf)]
+        return SimpleNamespace(
+            pid=number,
+            info={"name": "slurmctld"},
+            name=lambda: "slurmctld",
+            cmdline=lambda: command,
+            create_time=lambda: 1e9 + number,
+        )
+
+    monkeypatch.setattr(psutil, "process_iter", lambda _: map(process, order))
+    assert {name: one.pid for name, one in processes.daemons(layout).items()} == {"slurmctld": 1}
