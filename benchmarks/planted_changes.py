@@ -13,10 +13,11 @@ import random
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
+from typing import Any, cast
 
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_judgements
@@ -25,10 +26,12 @@ from steptime.judging.findings import Comparison
 from steptime.judging.incident_updates import close_returned, group_findings, reconcile
 from steptime.judging.incidents import ACTIVE, Incident
 from steptime.judging.judgements import SeriesRecords, judge_runs
+from steptime.judging.missing_cells import LOOK_BACK_S, MissingCell, completeness
 from steptime.judging.node_effects import NodeRun, as_evidence, node_runs
 from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import COLUMNS, series_columns
+from steptime.store.run_queries import Store
 
 WEEKS, LAST = 26, 25
 STARTED_AT = 1_780_000_000.0
@@ -71,6 +74,7 @@ def cells() -> dict[Key, Series]:
         values = dict(zip(("size", "gpus", "dtype", "mode"), key, strict=True))
         spread = dict.fromkeys(series_columns("spread"), 1)
         rest = {"cluster": cluster, "gpu_type": "h100", "workload": "w", "proxy": False, "scaling": "weak"}
+        rest |= {"for_judging": True}
         found[key] = Series.from_row(dict.fromkeys(series_columns()) | spread | rest | values)
     assert len(found) == 60
     return found
@@ -154,6 +158,15 @@ NODE = "bad node, +6 %, last week"
 BAD_NODES = (PlantedNode(BAD_NODE, range(LAST, WEEKS), 0.06),)
 
 
+@dataclass(frozen=True)
+class PlantedFailure:
+    """A cell whose runs are rejected for some weeks."""
+
+    cell: Key
+    weeks: range
+    reason: str
+
+
 @dataclass
 class HalfYear:
     """The runs of all cells, and how they were made."""
@@ -162,9 +175,12 @@ class HalfYear:
     plants: tuple[Planted, ...] = PLANTED
     """() for a half year without changes."""
     nodes: tuple[PlantedNode, ...] = BAD_NODES
+    failures: tuple[PlantedFailure, ...] = ()
     runs: dict[Key, list[SeriesRun]] = field(default_factory=lambda: defaultdict(list))
     weeks: dict[str, int] = field(default_factory=dict)
     """The week of each job."""
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    """All runs as the store returns them, rejected ones included, oldest first."""
     records: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str | None] = field(default_factory=dict)
     series_states: dict[Key, SeriesState] = field(default_factory=dict)
@@ -178,6 +194,9 @@ class HalfYear:
     def run_week(self, week: int) -> None:
         """Run each cell once, and twice more if it is suspected then."""
         for place, key in enumerate(cells()):
+            if any(one.cell == key and week in one.weeks for one in self.failures):
+                self._fail(key, week, place)
+                continue
             nodes = self._run(key, week, place, 0, ())
             for number in range(1, 1 + CONFIRMATION_RUNS):
                 if (
@@ -196,9 +215,25 @@ class HalfYear:
         return self.judgements[key]
 
     def compare(self) -> Comparison:
-        """Compare all cells in their current state."""
-        stand = {series: self.judged(key)[: -LATEST_RUNS - 1 : -1] for key, series in cells().items()}
+        """Compare all cells that ran in the newest week in their current state."""
+        newest = self.weeks[self.rows[-1]["job_name"]]
+        stand = {
+            series: self.judged(key)[: -LATEST_RUNS - 1 : -1]
+            for key, series in cells().items()
+            if self.weeks[self.runs[key][-1].job_name] == newest
+        }
         return compare_judgements(stand, self.records.__getitem__)
+
+    def missing(self, found: Comparison, week: int) -> list[MissingCell]:
+        """Return the cells of a week's comparison that failed."""
+        since = week - LOOK_BACK_S / WEEK_S
+        ran, before = (
+            [row for row in self.rows[::-1] if self.weeks[row["job_name"]] in weeks]
+            for weeks in (range(week, week + 1), range(int(since), week))
+        )
+        reasons = cast("Store", _Reasons({row["job_name"]: row["reason"] for row in ran}))
+        told = completeness(reasons, found.series_states, ran, before, recent={}, now=ran[0]["submitted_at"])
+        return [*told.failed, *told.failed_since, *told.not_run]
 
     def node_runs(self) -> list[NodeRun]:
         """Return the newest runs of all training cells, as evidence on nodes."""
@@ -248,14 +283,25 @@ class HalfYear:
             }
         job = f"{'-'.join(map(str, key))}-{week:02}{'abc'[number]}"
         submitted_at = STARTED_AT + week * WEEK_S + 60 * place + 3600 * number
-        row = dict.fromkeys(column.name for column in COLUMNS)
-        row |= {"job_name": job, "nodes": ", ".join(nodes), "submitted_at": submitted_at}
+        row = self._add(key, week, job, nodes=", ".join(nodes), submitted_at=submitted_at, state="valid")
         self.runs[key].append(SeriesRun(row, seconds, "median of steps 30 to 49"))
-        self.weeks[job] = week
         self.records[job] = _record(made, nodes)
         self.hashes[job] = json.dumps(made)
         self.series_states[key] = judge(self.series_states.get(key, SeriesState()), seconds)
         return nodes
+
+    def _fail(self, key: Key, week: int, place: int) -> None:
+        [reason] = [one.reason for one in self.failures if one.cell == key and week in one.weeks]
+        at = STARTED_AT + week * WEEK_S + 60 * place
+        job = f"{'-'.join(map(str, key))}-{week:02}x"
+        self._add(key, week, job, submitted_at=at, state="rejected", reason=reason)
+
+    def _add(self, key: Key, week: int, job: str, **values: Any) -> dict[str, Any]:
+        row = dict.fromkeys(column.name for column in COLUMNS) | cells()[key].key
+        row |= {"job_name": job} | values
+        self.rows.append(row)
+        self.weeks[job] = week
+        return row
 
     def _level(
         self, key: Key, week: int, nodes: tuple[str, ...], rng: random.Random, seconds: float
@@ -271,6 +317,21 @@ class HalfYear:
             if bad.node in nodes and week in bad.weeks:
                 seconds *= 1 + bad.step
         return seconds
+
+
+@dataclass
+class _Reasons:
+    """In place of a store that has the reasons of rejected runs, by job name, and no logs."""
+
+    reasons: Mapping[str, str | None]
+
+    def parsed_logs(self, _names: Collection[str]) -> dict[str, Any]:
+        """Return no logs."""
+        return {}
+
+    def failed_checks(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Return the reason of each run."""
+        return {name: [reason] for name in names if (reason := self.reasons[name])}
 
 
 def _record(made: Mapping[str, str], nodes: tuple[str, ...]) -> str:

@@ -4,7 +4,8 @@
 
 The cells are those of `planted_changes.py`: a driver, three nodes, an image that is faster, a lucky week, two
 drifts, a save, a slowdown from a scale on, opposite changes, one that is fixed, a second one on top of
-another, and a noisy cell. Prints what became of each, and every sentence that was not true, once.
+another, a noisy cell, and three that fail. Prints what became of each, and every sentence that was not true,
+once.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from planted_changes import (
     HalfYear,
     Key,
     Planted,
+    PlantedFailure,
     PlantedNode,
     cells,
     performance,
@@ -88,6 +90,12 @@ NODES = (
     PlantedNode("hopper055", range(24, 26), 0.07),
     PlantedNode("blackwell033", range(22, 26), 0.03),
 )
+FAILURES = (
+    PlantedFailure(performance("56b", 256, "fp8"), range(13, 16), "CUDA out of memory"),
+    PlantedFailure(performance("15b", 256, "bf16"), range(16, 19), "NCCL timed out"),
+    PlantedFailure(performance("15b", 512, "bf16"), range(23, 26), "CUDA out of memory"),
+)
+ORDINALS = ("", "; it fails for the second week", "; it fails for the third week")
 DAY_S = 86_400
 """The runs of a week are within a day."""
 LAG = 2
@@ -110,7 +118,7 @@ class Diary:
     """A half year with what was told on each Monday."""
 
     def __init__(self, seed: int) -> None:
-        self.made = HalfYear(seed, PLANTS, NODES)
+        self.made = HalfYear(seed, PLANTS, NODES, FAILURES)
         self.keys = {series: key for key, series in cells().items()}
         self.false: dict[tuple[str, object], str] = {}
         self.told: dict[str, Told] = defaultdict(Told)
@@ -125,6 +133,7 @@ class Diary:
             if week < 7:
                 continue
             self._check_rows(found, week)
+            self._check_failures(found, week)
             for incident in self.made.incidents:
                 if incident.state in ACTIVE or incident.id not in self.closed:
                     self._check_incident(incident, week)
@@ -175,6 +184,20 @@ class Diary:
                     self._say("wrong cause", (key, row["cause"]), week, f"{row['cell']}: {row['cause']}")
             if finding.onset and same and not nodes and finding.series_state.state == "confirmed":
                 self._check_onset(finding, same, week, sentence)
+
+    def _check_failures(self, found: Comparison, week: int) -> None:
+        said = {self.keys[cell.series]: cell.sentence for cell in self.made.missing(found, week)}
+        wanted = {
+            one.cell: f"failed: {one.reason}{ORDINALS[week - one.weeks.start]}"
+            for one in FAILURES
+            if week in one.weeks
+        }
+        for key in {**said, **wanted}:
+            if said.get(key) != wanted.get(key):
+                self._say("a failure", key, week, f"{cells()[key].label} {said.get(key)}")
+        for one in FAILURES:
+            if week == one.weeks[-1] and said.get(one.cell) == wanted[one.cell]:
+                self.told[_failure_name(one)].named = 0
 
     def _check_onset(self, finding: Finding, plants: list[Planted], week: int, sentence: str) -> None:
         key, onset = self.keys[finding.series], finding.onset
@@ -267,6 +290,11 @@ class Diary:
             told.closed = week - over
 
 
+def _failure_name(one: PlantedFailure) -> str:
+    size, gpus, dtype, _ = one.cell
+    return f"{size} {dtype} {gpus} fails for {len(one.weeks)} weeks"
+
+
 def _node_name(bad: PlantedNode) -> str:
     return f"node {bad.node}, +{100 * bad.step:.0f} %, {len(bad.weeks)} weeks"
 
@@ -294,6 +322,7 @@ def table(diaries: list[Diary]) -> Iterator[str]:
     yield "\n| planted | named | weeks until then | cause | cells | size | closed |"
     yield "|---|---|---|---|---|---|---|"
     names = [one.name for one in PLANTS if one.cells] + [*map(_node_name, NODES)]
+    names += map(_failure_name, FAILURES)
     for name in names:
         told = [diary.told[name] for diary in diaries]
         seen = [one for one in told if one.named is not None]
@@ -304,7 +333,7 @@ def table(diaries: list[Diary]) -> Iterator[str]:
             ", ".join(str(one.named) for one in seen),
             str(sum(one.caused for one in seen)),
             ", ".join(map(str, cells_told)),
-            ", ".join(f"{100 * max(one.sizes, key=abs):.1f}" for one in seen),
+            ", ".join(f"{100 * max(one.sizes, key=abs):.1f}" for one in seen if one.sizes),
             ", ".join(str(one.closed) for one in seen if one.closed is not None),
         ]
         yield f"| {name} | {' | '.join(parts)} |"
