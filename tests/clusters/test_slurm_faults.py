@@ -229,6 +229,27 @@ async def test_a_job_that_slurm_has_lost_is_not_settled_and_never_submitted_agai
     )
 
 
+async def test_a_job_that_slurm_lost_before_it_started_is_waited_for_ten_minutes_only(
+    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that is killed forgets what it has just accepted; the accounting keeps it as waiting."""
+    job = await behind.submit(make_spec("waits", "true").model_copy(update={"script": LATER}))
+    assert (await behind.poll(["waits"]))["waits"].state is JobState.QUEUED
+    node.command("squeue", "exit 0")
+    deadline = time.monotonic() + 60
+    while "PENDING" not in (status := (await behind.poll(["waits"]))["waits"]).reason:
+        assert time.monotonic() < deadline, f"the accounting does not have it: {status.reason}"
+        assert status.state is JobState.RUNNING
+
+    monkeypatch.setattr(cluster_module, "_LOST_AFTER_S", 0)
+    Path(job.log_path).write_text("It has started, and the accounting lags.")
+    assert (await behind.poll(["waits"]))["waits"].state is JobState.RUNNING
+    Path(job.log_path).unlink()
+    lost = (await behind.poll(["waits"]))["waits"]
+    assert (lost.state, lost.cluster_fault) == (JobState.UNKNOWN, False)
+    assert lost.reason.startswith(f"Slurm has lost job {job.job_id}: it is not in the queue, has no log")
+
+
 async def test_a_dead_accounting_holds_nobody_up(
     mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
 ) -> None:

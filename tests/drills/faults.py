@@ -327,6 +327,15 @@ def lose_reply(scene: "Scene") -> None:
 
 
 def stop_controller(scene: "Scene") -> None:
+    """End the controller, once it has saved its jobs: one that is killed earlier forgets them."""
+    slurm = scene.site.slurm
+    saved = slurm.layout.root / "state/job_state"
+
+    def has_saved() -> bool:
+        names = slurm.command("squeue", "-h", "-o", "%j").encode().split()
+        return all(name in saved.read_bytes() for name in names)
+
+    wait_until("the controller's jobs in its state", has_saved, _NOTICED_S)
     slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld", kill=scene.schedule.way == "SIGKILL")
 
 

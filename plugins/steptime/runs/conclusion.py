@@ -93,7 +93,7 @@ def unknown_end(job: Job, status: JobStatus) -> str:
     """Say in one sentence that the cluster no longer knows a job, so that its end is unknown."""
     return (
         f"the cluster '{job.cluster}' does not know job '{job.name}' any more{_reason(status)}: whether it "
-        f"succeeded is not known; its log: {job.log_path}"
+        f"succeeded is not known; its log: {job.log_path}. Clear 'submit' to train it again"
     )
 
 

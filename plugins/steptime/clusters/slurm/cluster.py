@@ -34,6 +34,7 @@ from steptime.clusters.slurm.job_records import (
     PREEMPTED,
     JobRecord,
     end_record_path,
+    lost_before_it_started,
     read_end_record,
     read_squeue,
     record_status,
@@ -51,6 +52,8 @@ _CANCEL_TIMEOUT_S = 300
 _LOOK_S = 0.5
 _MISSING_FOR_S = 60
 """A job is gone that squeue has not shown for this long, if nothing else shows how it ended."""
+_LOST_AFTER_S = 600
+"""Slurm has lost a job that never started if squeue has not shown it for this long."""
 
 
 class _JobFile(Frozen):
@@ -79,6 +82,7 @@ class SlurmCluster:
         self._patience_s = config.patience_h * 3600
         self._ended: dict[str, JobStatus] = {}
         self._seen_at: dict[str, float] = {}
+        self._missing_since: dict[str, float] = {}
         self._notes: dict[str, bytes] = {}
         self._slurm = SlurmCommands(self._node.run, cluster=config.name, root=self._root)
 
@@ -118,8 +122,9 @@ class SlurmCluster:
         """Return the states of many jobs: one squeue, and one sacct for jobs that have left the queue.
 
         A job that has left the queue and whose end is not known counts as running, with a reason. It becomes
-        UNKNOWN `patience_h` hours after its latest possible end. This also cancels all but the first job of a
-        name, and repeats releases that were lost.
+        UNKNOWN `patience_h` hours after its latest possible end, or after ten minutes if it never started, as
+        Slurm has then lost it. This also cancels all but the first job of a name, and repeats releases that
+        were lost.
         """
         for name in names:
             check_job_name(name)
@@ -127,6 +132,8 @@ class SlurmCluster:
         queue = await self._slurm.squeue(not_ended)
         refused = await self._cancel_duplicates(queue) | await self._release_unreleased(queue)
         self._seen_at |= dict.fromkeys(queue, time.monotonic())
+        for name in queue:
+            self._missing_since.pop(name, None)
         statuses = {name: record_status(records[0]) for name, records in queue.items()}
         for name, why in refused.items():
             reason = "; ".join(filter(None, (statuses[name].reason, why)))
@@ -338,8 +345,12 @@ class SlurmCluster:
                 directory = recorded.directory if recorded else submitted.directory
                 now = await self._clock() if now is None else now
                 unseen_s = time.monotonic() - self._seen_at[name] if name in self._seen_at else now
+                end = read_end_record(await self._read_of_job(end_record_path(directory)), submitted.job_id)
+                if accounted is not None and end is None and await self._is_lost(accounted, recorded):
+                    statuses[name] = lost_before_it_started(accounted)
+                    continue
                 statuses[name] = status_by_script(
-                    read_end_record(await self._read_of_job(end_record_path(directory)), submitted.job_id),
+                    end,
                     submitted,
                     accounted,
                     without,
@@ -349,6 +360,18 @@ class SlurmCluster:
                     now=now,
                 )
         return statuses
+
+    async def _is_lost(self, accounted: JobRecord, recorded: _JobFile | None) -> bool:
+        """Return whether Slurm has lost a job that is not in the queue and did not record its end.
+
+        A controller that is killed forgets jobs that it has just accepted, which wait in the accounting for
+        ever. A job that was started has a log, even if the accounting does not know yet.
+        """
+        now = time.monotonic()
+        missing_s = now - self._missing_since.setdefault(accounted.name, now)
+        if recorded is None or not accounted.never_started or missing_s < _LOST_AFTER_S:
+            return False
+        return not await self._read_of_job(recorded.log_path)
 
     async def _clock(self) -> float:
         """Return the login node's Unix time, which is close to Slurm's. Raises OutOfReach."""

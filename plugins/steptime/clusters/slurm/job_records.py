@@ -112,6 +112,11 @@ class JobRecord(Frozen):
         """Whether the job has ended and its end time is known, which Slurm's accounting stores last."""
         return not self.in_queue and self.ended_at is not None
 
+    @property
+    def never_started(self) -> bool:
+        """Whether the job waits and was not started before, as by a requeue."""
+        return self.state == "PENDING" and self.started_at is None
+
 
 def read_squeue(text: str) -> list[JobRecord]:
     """Parse the output of `squeue --Format=SQUEUE_FORMAT`, whose exit codes are those of wait(2)."""
@@ -166,6 +171,14 @@ def record_status(record: JobRecord) -> JobStatus:
         nodes=record.nodes,
         cluster_fault=record.state in _CLUSTER_FAULTS,
     )
+
+
+def lost_before_it_started(record: JobRecord) -> JobStatus:
+    """Return the status of a job that waits in the accounting and that the controller does not have."""
+    reason = (
+        f"Slurm has lost job {record.job_id}: it is not in the queue, has no log, and waits in the accounting"
+    )
+    return JobStatus(state=JobState.UNKNOWN, reason=reason)
 
 
 def _why_it_waits(record: JobRecord) -> str:
