@@ -37,7 +37,7 @@ def fill(store: Store, runs: int) -> None:
     now = time.time()
     for number in range(runs):
         at = now - 180 * DAY_S * (1 - number / runs)
-        gpus, size = 2 ** (number % 10), f"size{number % 6}"
+        gpus, size = 2 ** (number % 10), f"size{number // 10 % 6}"
         name = f"made-{number:07}"
         dag_run = f"run{number // 60}"
         stored.write(store, make_result(name, size=size, gpus=gpus, submitted_at=at, dag_run_id=dag_run))

@@ -7,7 +7,7 @@ decides the cell's verdict.
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import takewhile
@@ -225,9 +225,18 @@ def confirmation_runs_command(
     return command and f"{command} --repeats {CONFIRMATION_RUNS}"
 
 
-def record_reader(store: Store) -> Callable[[str], str]:
-    """Return a function that takes a job name and reads that job's record, as JSON text, from the store."""
-    return lambda job_name: str(store.record(job_name)["content"])
+def record_reader(store: Store, together: Collection[str] = ()) -> Callable[[str], str]:
+    """Return a function that takes a job name and reads that job's record, as JSON text, from the store.
+
+    The records of the jobs `together` are read in one query, when the first of them is wanted.
+    """
+    read = cache(lambda: store.records(list(together)))
+
+    def record(job_name: str) -> str:
+        known = read().get(job_name) if job_name in together else None
+        return known or str(store.record(job_name)["content"])
+
+    return record
 
 
 def compare_judgements(
@@ -346,7 +355,7 @@ def compare_stored(store: Store, cells: Mapping[Series, Sequence[Judgement]]) ->
     until = max((judgement.run.row["submitted_at"] for _, judgement in newest), default=0.0)
     return compare_judgements(
         cells,
-        record_reader(store),
+        record_reader(store, {judgement.run.job_name for _, judgement in newest}),
         read_q_values(store, newest),
         read_node_runs(store, until),
         silenced_cells(store, dict(newest)),

@@ -277,9 +277,9 @@ class _Evidence:
         runs = list(self.runs)
         for week in np.unique(weeks[usual]):
             rows = np.flatnonzero(usual & (weeks == week))
-            common = self._common_change(rows)
-            for row in rows:
-                runs[row] = replace(runs[row], change=runs[row].change - common)
+            if common := self._common_change(rows):
+                for row in rows:
+                    runs[row] = replace(runs[row], change=runs[row].change - common)
         return replace(self, runs=tuple(runs))
 
     def _common_change(self, rows: Any) -> float:
@@ -395,18 +395,33 @@ class _PerLevel:
     paired: Any
     """Whether the cell ran elsewhere after it had run on the node."""
 
-    def log_ratios(self, effects: Any) -> Any:
-        """Return log likelihood ratios of each effect (last axis) against none; 0 where nothing is known."""
+    def log_ratios(self, effects: Any, rows: Any, columns: Any) -> Any:
+        """Return log likelihood ratios of each effect (last axis) against none, of known levels and nodes.
+
+        `rows` and `columns` are the indexes of the levels and of the nodes.
+        """
         import numpy as np
 
-        def density(off: Any) -> Any:
-            return (1 + off * off / self.freedom[..., None]) ** (-(self.freedom[..., None] + 1) / 2)
+        step, error, freedom, outliers = (
+            values[rows, columns][:, None] for values in (self.step, self.error, self.freedom, self.outliers)
+        )
 
-        step = np.where(self.known, self.step, 0.0)[..., None]
-        error, outliers = np.where(self.known, self.error, 1.0)[..., None], self.outliers[..., None]
-        with_effect = (1 - outliers) * density((step - effects) / error) + outliers
-        without = (1 - outliers) * density(step / error) + outliers
-        return np.log(with_effect / without) * self.known[..., None]
+        def likelihood(off: Any) -> Any:
+            density = np.exp(np.log1p(off * off / freedom) * (-(freedom + 1) / 2))
+            return (1 - outliers) * density + outliers
+
+        return np.log(likelihood((step - effects) / error) / likelihood(step / error))
+
+    def totals(self, effects: Any) -> Any:
+        """Return the log likelihood ratios of each effect (column) against none, by node (row)."""
+        import numpy as np
+
+        columns, rows = np.nonzero(self.known.T)
+        totals = np.zeros((self.known.shape[1], len(effects)))
+        if len(columns):
+            starts = np.flatnonzero(np.diff(columns, prepend=-1))
+            totals[columns[starts]] = np.add.reduceat(self.log_ratios(effects, rows, columns), starts)
+        return totals
 
 
 def _log_e_values(evidence: _Evidence, places: Any) -> Any:
@@ -414,8 +429,8 @@ def _log_e_values(evidence: _Evidence, places: Any) -> Any:
     import numpy as np
 
     effects = np.log1p(np.geomspace(SMALLEST, LARGEST, 1 + round(math.log(LARGEST / SMALLEST, _RATIO))))
-    total = evidence.per_level(places).log_ratios(effects).sum(axis=0)
-    return np.logaddexp.reduce(total, axis=-1) - math.log(len(effects))
+    totals = evidence.per_level(places).totals(effects)
+    return np.logaddexp.reduce(totals, axis=-1) - math.log(len(effects))
 
 
 def _clearest(evidence: _Evidence) -> SlowNode | None:
@@ -515,7 +530,9 @@ def _slow_cells(
     import numpy as np
 
     size = math.log1p(change)
-    fits = (levels.log_ratios(np.array([size]))[:, 0, 0] > _CLEAR) & levels.known[:, 0]
+    known = np.flatnonzero(levels.known[:, 0])
+    fits = np.zeros(len(evidence.first), bool)
+    fits[known] = levels.log_ratios(np.array([size]), known, 0)[:, 0] > _CLEAR
     slow, elsewhere = {}, set[Series]()
     for number, run in enumerate(evidence.first):
         end = evidence.starts[number + 1] if number + 1 < len(evidence.starts) else len(evidence.runs)
@@ -549,7 +566,7 @@ def _effect(evidence: _Evidence, column: int, levels: _PerLevel) -> NodeEffect |
     if not known.any():
         return None
     effects = np.log1p(np.arange(-LARGEST, LARGEST, 0.001))
-    total = levels.log_ratios(effects).sum(axis=(0, 1))
+    total = levels.totals(effects)[0]
     weights = np.cumsum(np.exp(total - total.max()))
     weights /= weights[-1]
     low, middle, high = np.expm1(
