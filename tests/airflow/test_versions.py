@@ -1,11 +1,14 @@
 """Features that steptime adds where a release of Airflow lacks them."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import airflow.sdk
 import pytest
+from airflow.timetables import trigger
+from airflow.timetables.base import TimeRestriction
 
-from steptime.airflow.versions import ListedVariable
+from steptime.airflow.versions import ListedVariable, cron_timetable
 
 
 def test_variables_are_listed_although_another_task_overwrites_the_list(
@@ -32,3 +35,19 @@ def test_variables_are_listed_although_another_task_overwrites_the_list(
 
     assert kept["ours_1"] == "value"
     assert ListedVariable.keys("ours_") == ["ours_theirs", "ours_1"]
+
+
+@pytest.mark.parametrize("minute", [0, 1, 59])
+def test_a_schedule_begins_with_the_next_time(monkeypatch: pytest.MonkeyPatch, minute: int) -> None:
+    """Airflow's default also runs the time just past, in the first tenth of the period after it."""
+    declared = cron_timetable("0 5 * * *")
+    schedule = trigger.CronTriggerTimetable(
+        "0 5 * * *", timezone="UTC", run_immediately=declared.run_immediately
+    )
+    now = datetime(2026, 11, 29, 5, minute, 30, tzinfo=UTC)
+    monkeypatch.setattr(trigger, "utcnow", lambda: now)
+    first = schedule.next_dagrun_info(
+        last_automated_data_interval=None, restriction=TimeRestriction(None, None, catchup=False)
+    )
+    assert first is not None
+    assert first.run_after == datetime(2026, 11, 30, 5, tzinfo=UTC)

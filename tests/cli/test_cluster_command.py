@@ -76,10 +76,11 @@ def surveyed(monkeypatch: pytest.MonkeyPatch, gres: str) -> None:
     ("gres", "asked", "found"),
     [
         ("gpu:h100:8(S:0-1)", [], ("h100", 8, "pyxis")),
+        ("gpu:nvidia_gb200:4", [], ("gb200", 4, "pyxis")),
         ("(null)", [], ("cpu", None, "pyxis")),
         ("gpu:8", ["--gpu-type", "b200", "--container", "none"], ("b200", 8, "none")),
     ],
-    ids=["GPUs", "no GPUs", "GPUs without a type"],
+    ids=["GPUs", "GPUs whose name ends as another's", "no GPUs", "GPUs without a type"],
 )
 def test_what_no_option_gives_is_as_the_login_node_shows_it(
     config: Path,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from steptime.clusters.base import CommandResult, JobState, JobStatus
 from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.clusters.slurm.job_records import (
+    EndRecord,
     JobRecord,
     group_by_name,
     read_sacct,
@@ -242,6 +243,25 @@ def test_a_time_limit_counts_from_the_start_and_not_from_the_submission() -> Non
     assert state_at(7200 + 3600 + 100, accounted=started) is JobState.UNKNOWN
     assert state_at(7300 + 99, accounted=None) is JobState.RUNNING
     assert state_at(7300 + 100, accounted=None) is JobState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "slurms_state", "state"),
+    [
+        (0, "RUNNING", JobState.SUCCEEDED),
+        (1, "RUNNING", JobState.FAILED),
+        (128, "RUNNING", JobState.FAILED),  # what a script may itself end with
+        (129, "RUNNING", JobState.UNKNOWN),  # SIGHUP ended it
+        (0, "TIMEOUT", JobState.UNKNOWN),
+        (0, "", JobState.UNKNOWN),
+    ],
+)
+def test_a_scripts_own_record_tells_how_it_ended_unless_something_ended_it(
+    exit_code: int, slurms_state: str, state: JobState
+) -> None:
+    end = EndRecord(job_id="1", exit_code=exit_code, state=slurms_state, started_at=10, ended_at=20)
+    times = {"time_limit_s": 60, "settled_after": 0, "within_s": 0, "now": 1000}
+    assert status_by_script(end, record(submitted_at=0), None, "sacct is away", **times).state is state
 
 
 def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:

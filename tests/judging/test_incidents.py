@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import stored
@@ -68,6 +69,13 @@ def told(store: Store, news: Sequence[Incident]) -> list[str]:
     for one in news:
         mark_notified(store, one)
     return [one.state for one in news]
+
+
+def listed_by_command() -> dict[str, Any]:
+    """Return the last incident that `steptime incidents` lists."""
+    shown = CliRunner().invoke(app, ["incidents", "--format", "json"])
+    row: dict[str, Any] = json.loads(shown.stdout)["incidents"][-1]
+    return row
 
 
 def test_an_incident_opens_is_confirmed_and_is_fixed_and_each_is_news_once(store: Store, week: Week) -> None:
@@ -278,7 +286,9 @@ def test_a_small_slowdown_is_fixed_only_when_its_runs_are_as_before(store: Store
     assert [one.state for one in incidents(store, closed_since=START)] == ["fixed"]
 
 
-def test_some_cells_of_an_incident_return_before_the_others(store: Store, week: Week) -> None:
+def test_some_cells_of_an_incident_return_before_the_others(
+    store: Store, week: Week, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual_runs(week, [1, 2])
     for _ in range(3):
         week({1: 1.06, 2: 1.06}, **RING)
@@ -288,6 +298,8 @@ def test_some_cells_of_an_incident_return_before_the_others(store: Store, week: 
     assert found.state == "confirmed"
     assert [cell.state for cell in found.cells] == ["returned", "confirmed"]
     assert found.title.startswith("local: 1 of 2 cells still 5.9 % slower")
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    assert listed_by_command()["cells"] == len(found.affected) == 1
 
 
 @pytest.mark.slow
@@ -452,12 +464,16 @@ def test_a_silenced_incident_counts_apart_and_comes_back_by_itself(
     assert not found.confirmed_slower
     assert [row["silenced_until"] for row in found.rows] == [START + 10 * DAY_S, None]
     assert [one.silence for one in incidents(store)][-1] == "silenced until 2001-09-19 by ada"
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    of_silence = ("silenced_until", "silenced_by")
+    assert [listed_by_command()[name] for name in of_silence] == [START + 10 * DAY_S, "ada"]
 
     now = START + 10 * DAY_S + 3600
     assert told(store, week({2: 1.06, 4: 1.0})) == ["confirmed"], "it is news once more"
     found = compare_since(store, START)
     assert found.sentence.startswith("2 cells: 1 slower, 0 faster, 1 unchanged")
     assert found.confirmed_slower
+    assert [listed_by_command()[name] for name in of_silence] == [None, None]
 
 
 def test_a_further_slowdown_on_top_of_a_silenced_one_counts(store: Store, week: Week) -> None:

@@ -12,8 +12,10 @@ import pytest
 import stored
 from fastapi import FastAPI
 from postgresql_service import started_postgresql
+from pydantic import TypeAdapter, ValidationError
 
 from steptime.judging.incident_updates import update_incidents
+from steptime.pages.server.inputs import Note
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
@@ -217,3 +219,27 @@ async def test_no_request_gets_status_500_with_postgresql(
     request.getfixturevalue("in_postgresql")
     request.getfixturevalue("filled")
     await fuzz(request.getfixturevalue("server"), 300, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_a_note"),
+    [
+        ("a\tb\r\nc", True),
+        ("\u0645\u06cc\u200c\u062e\u0648", True),  # Persian, with a joiner
+        ("x" * 500, True),
+        ("x" * 501, False),
+        (" \t", False),
+        ("a\x0bb", False),
+        ("a\x7f", False),
+        ("a\u202eb", False),
+        ("a\U000e0041", False),
+        ("a\ue000", False),
+    ],
+)
+def test_a_note_is_what_people_can_read(text: str, is_a_note: bool) -> None:
+    note = TypeAdapter(Note)
+    if is_a_note:
+        assert note.validate_python(f" {text} ") == text
+    else:
+        with pytest.raises(ValidationError):
+            note.validate_python(text)

@@ -172,6 +172,16 @@ MISTAKES = {
         "sizes.671b.configurations.6.parallelism.first_stage_layers: 61 layers minus these 15 cannot be "
         "spread over the other 3 pipeline stages.",
     ),
+    "first and last stage that leave layers to no other": (
+        DEEPSEEK,
+        (
+            "pipeline: 4, context: 1, virtual_pipeline: 1",
+            "pipeline: 2, context: 1, first_stage_layers: 30, last_stage_layers: 30",
+        ),
+        "first_stage_layers: 30",
+        "sizes.671b.configurations.6.parallelism.first_stage_layers: 61 layers minus these 60 cannot be "
+        "spread over the other 0 pipeline stages.",
+    ),
     "further tokens whose loss has no weight": (
         DEEPSEEK,
         ("mtp_num_layers: 1", "mtp_num_layers: 1\n      nemo: {config: DeepSeekV3Config}"),
@@ -207,6 +217,17 @@ def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
         assert first.startswith(said.removesuffix(", or"))
     else:
         assert (first, others) == (said, [])
+
+
+def test_experts_are_spread_over_the_models_tensor_parallelism_unless_they_have_their_own(
+    config: Path,
+) -> None:
+    narrower = (MOE, MOE.replace("32768", "32766"))
+    said = refusal(config, GROK, narrower, ("expert: 8, expert_tensor: 4", "expert: 8"))
+    assert said == [
+        f"{IN_GROK}.parallelism.expert_tensor: an expert's moe_ffn_hidden_size of 32766 cannot be spread "
+        "over its tensor parallelism, 4 ranks: set expert_tensor to a divisor of 32766.",
+    ]
 
 
 def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config: Path) -> None:

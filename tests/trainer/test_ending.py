@@ -14,8 +14,9 @@ import pytest
 
 from steptime.recipes.models import Mode
 from trainer import ending
-from trainer.ending import this_start
+from trainer.ending import Ending, this_start
 from trainer.errors import TrainerError, TrainingFailure, check_loss
+from trainer.launch import Launch
 from trainer.progress import Progress
 from trainer.run import read_run
 from trainer.watchdog import HangLimits
@@ -118,6 +119,17 @@ def test_a_reason_left_by_an_earlier_start_does_not_count(start: Start) -> None:
         later.process.wait(timeout=1.5)  # the watchdog looks every second
     later.process.terminate()
     assert _result(later.end()[1])["state"] == "terminated"
+
+
+@pytest.mark.parametrize("peak", [1, 2**60])
+def test_the_peak_memory_is_that_of_the_rank_that_had_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], peak: int
+) -> None:
+    launch = Launch(rank=0, world_size=2, local_world_size=2, threads=1, by_launcher=True, on_one_host=True)
+    progress = Progress()
+    own = progress.own_peak_memory()
+    Ending(tmp_path, launch, progress).failed_by(ending.RankFailure(1, "the disk is gone", 2, peak))
+    assert _result(capsys.readouterr().out)["peak_memory_bytes"] == pytest.approx(max(own, peak), rel=0.5)
 
 
 @pytest.mark.parametrize("loss", ["nan", "-inf"])

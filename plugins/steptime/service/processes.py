@@ -104,7 +104,6 @@ def end_session(service: Service, announce: Announce) -> None:
             f"these processes of Airflow run on after SIGKILL: {pids}. End them, then run the command again."
         )
     service_file().unlink(missing_ok=True)
-    supervisor.state_file().unlink(missing_ok=True)
 
 
 def _end_components(service: Service) -> None:
