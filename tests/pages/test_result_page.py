@@ -326,6 +326,12 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
         expect(frame.locator("#detail section", has_text="What ran")).to_contain_text(fact)
     expect(frame.locator("#detail details .remark")).to_contain_text("never changed; sha256 ")
     assert canary not in (frame.locator("html").text_content() or "")
+    with page.expect_download() as download:
+        frame.get_by_role("link", name="Save as a file").click()
+    assert download.value.suggested_filename == "run.json"
+    saved = download.value.path().read_text()
+    assert json.loads(saved)["record"] == record
+    assert canary not in saved
 
 
 def test_an_empty_store_says_what_to_do(page: Page) -> None:

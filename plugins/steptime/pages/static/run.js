@@ -106,7 +106,8 @@ function everyCheck(checks) {
 
 function links(run) {
   const [log, dagRun] = [logAddress(run), dagRunAddress(run)];
-  return [log && airflowLink(log, "Task log"), dagRun && airflowLink(dagRun, `DAG run ${run.dag_run_id}`)].filter(Boolean);
+  const file = !frozen && element("a", { download: `${run.job_name}.json`, href: `api/runs/${encodeURIComponent(run.job_name)}`, title: "All that is shown here, to send to somebody without Airflow" }, "Save as a file");
+  return [log && airflowLink(log, "Task log"), dagRun && airflowLink(dagRun, `DAG run ${run.dag_run_id}`), file].filter(Boolean);
 }
 
 const folded = (title, content, remark) => element("details", {}, element("summary", {}, title),
