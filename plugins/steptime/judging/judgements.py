@@ -29,7 +29,7 @@ from steptime.judging.onset import Onset, likely_indexes, likely_ramp
 from steptime.judging.placement import Placement
 from steptime.judging.record_changes import changes, is_notable
 from steptime.judging.run_judgement import EarlierStep, Judgement, rows_to_store, with_job_names
-from steptime.judging.series import Series, SeriesRun, all_series, series_runs
+from steptime.judging.series import Series, SeriesRun, all_series, by_series, series_runs
 from steptime.measure.column_values import column_values
 from steptime.store import efficiency, judgement_queries
 from steptime.store.database import StoreConnection, lock_series, read_connection, write_transaction
@@ -198,14 +198,10 @@ def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
 def judgements_of_runs(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Series, Judgement]]:
     """Yield the series and the judgement of each of these runs (rows of the store) that is judged."""
     stored = judgement_queries.by_job(store, min((row["submitted_at"] for row in rows), default=math.inf))
-    of_series: dict[Series, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["job_name"] in stored:
-            of_series.setdefault(Series.from_row(row), []).append({**row, **stored[row["job_name"]]})
+    judged = by_series({**row, **stored[row["job_name"]]} for row in rows if row["job_name"] in stored)
     hidden = hidden_series(store)
-    for series, runs in of_series.items():
-        if series.is_judged:
-            yield from ((series, judgement) for judgement in _read_judgements(store, series, runs, hidden))
+    for series, runs in judged.items():
+        yield from ((series, judgement) for judgement in _read_judgements(store, series, runs, hidden))
 
 
 def judgements_since(store: Store, since: float) -> dict[Series, list[Judgement]]:
@@ -223,14 +219,10 @@ def select_judgements(store: Store, selected: Mapping[str, Any]) -> dict[Series,
 
 def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Series, list[Judgement]]:
     """Return the newest judgements of each series; `rows` are ordered newest first."""
-    of_series: dict[Series, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        of_series.setdefault(Series.from_row(row), []).append(row)
     hidden = hidden_series(store)
     return {
         series: _read_judgements(store, series, runs[:_LATEST_RUNS], hidden)
-        for series, runs in of_series.items()
-        if series.is_judged
+        for series, runs in by_series(rows).items()
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.judging.detection import LEAST_CHANGE, SeriesState
-from steptime.judging.series import Series, cell_names, recent_seconds
+from steptime.judging.series import Series, by_series, cell_names, recent_seconds
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
@@ -215,7 +215,7 @@ def completeness(
         recent: the seconds of the newest `LEVEL_RUNS` runs of each series; by default they are read.
         now: Unix time.
     """
-    attempts, earlier = _by_series(ran), _by_series(before)
+    attempts, earlier = by_series(ran), by_series(before)
     planned = (series for series in planned if series.is_judged)
     jobs: dict[Series, list[Row]] = defaultdict(list)
     for job in lost:
@@ -343,16 +343,6 @@ def _too_noisy(series_state: SeriesState) -> bool:
     return against.suffices and against.minimum_detectable_change > LARGEST_UNSEEN_CHANGE
 
 
-def _by_series(rows: Iterable[Row]) -> dict[Series, list[Row]]:
-    """Group rows by series, keeping their order; leave out runs that are not judged, such as profiles."""
-    by_series: dict[Series, list[Row]] = defaultdict(list)
-    for row in rows:
-        series = Series.from_row(row)
-        if series.is_judged:
-            by_series[series].append(row)
-    return by_series
-
-
 def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | None) -> list[Series]:
     """Return the cells of sweeps that ran or are overdue, from their files, else from their earlier runs."""
     of_sweep: dict[str, list[Row]] = defaultdict(list)
@@ -363,7 +353,7 @@ def _cells_of_sweeps(ran: Iterable[Row], before: Iterable[Row], now: float | Non
     cells: dict[Series, None] = {}
     for sweep, rows in of_sweep.items():
         if sweep in counts or _is_overdue(rows, time.time() if now is None else now):
-            that_ran, of_file = _by_series(rows), _cells_of_file(sweep)
+            that_ran, of_file = by_series(rows), _cells_of_file(sweep)
             cells |= dict.fromkeys(that_ran if that_ran.keys().isdisjoint(of_file) else of_file)
     return list(cells)
 

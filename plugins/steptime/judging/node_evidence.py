@@ -1,11 +1,8 @@
 """Read the training runs of the last weeks from the store, as evidence on nodes."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from steptime.judging.judgements import hidden_series, judge_now
 from steptime.judging.node_effects import EVIDENCE_S, NodeRun, as_evidence, node_runs
-from steptime.judging.series import Series
+from steptime.judging.series import by_series
 from steptime.recipes.models import Mode
 from steptime.store import judgement_queries
 from steptime.store.run_queries import Store
@@ -18,15 +15,11 @@ def read_node_runs(store: Store, until: float, cluster: str | None = None) -> li
     judged by the others.
     """
     since = until - EVIDENCE_S
-    rows: dict[Series, list[Mapping[str, Any]]] = {}
     scope = {"mode": Mode.PERFORMANCE} | ({} if cluster is None else {"cluster": cluster})
-    for row in judgement_queries.times_with_baselines(store, since, until, scope):
-        rows.setdefault(Series.from_row(row), []).append(row)
+    rows = by_series(judgement_queries.times_with_baselines(store, since, until, scope))
     hidden = hidden_series(store)
     runs: list[NodeRun] = []
     for series, judged in rows.items():
-        if not series.is_judged:
-            continue
         if series in hidden:
             within = (
                 judgement

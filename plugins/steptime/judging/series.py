@@ -148,6 +148,14 @@ class SeriesRun:
         return str(self.row["job_name"])
 
 
+def by_series(rows: Iterable[Mapping[str, Any]]) -> dict[Series, list[Mapping[str, Any]]]:
+    """Return the rows of each judged series in their order; others, such as profiles, are left out."""
+    found: dict[Series, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(Series.from_row(row), []).append(row)
+    return {series: of_series for series, of_series in found.items() if series.is_judged}
+
+
 def series_runs(rows: Iterable[Mapping[str, Any]]) -> list[SeriesRun]:
     """Return the runs in these rows that have a time to judge. The modes of all must be judged ones."""
     return [run for run in map(_judged, rows) if run is not None]
@@ -162,12 +170,12 @@ def all_series(store: Store) -> list[tuple[Series, str]]:
 
 def recent_seconds(store: Store, runs: int = RECENT_RUNS) -> dict[Series, list[float]]:
     """Return, by series, the times that its newest `runs` are judged by, in seconds, oldest first."""
-    by_series: dict[Series, list[float]] = {}
+    seconds_of: dict[Series, list[float]] = {}
     for values, rows in latest_numbers(store, runs).items():
         if (series := Series(values)).is_judged:
             times = (row[name] for row in rows if (name := _judged_column(series.time_columns, row)))
-            by_series[series] = [seconds for seconds in times if seconds]
-    return by_series
+            seconds_of[series] = [seconds for seconds in times if seconds]
+    return seconds_of
 
 
 def _judged(row: Mapping[str, Any]) -> SeriesRun | None:

@@ -9,13 +9,13 @@ somebody asks for, so tables, pages, reports, notifications and exports give a r
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 from steptime.durations import WEEK_S
 from steptime.judging.detection import FALSE_DISCOVERY_RATE, Direction, SeriesState, adjust_p_values
 from steptime.judging.judgements import hidden_series, judge_now
 from steptime.judging.run_judgement import Judgement
-from steptime.judging.series import Series
+from steptime.judging.series import Series, by_series
 from steptime.store import judgement_queries
 from steptime.store.run_queries import Store
 
@@ -140,14 +140,10 @@ def _read_compared(store: Store, since: float, until: float) -> ComparedCells:
     A series is judged now if it has a run without a stored judgement, or runs that the store's user may not
     read.
     """
-    rows: dict[Series, list[Mapping[str, Any]]] = {}
+    rows = by_series(judgement_queries.p_values(store, since, until))
     p_values: dict[Series, list[PValues]] = {}
-    for row in judgement_queries.p_values(store, since, until):
-        rows.setdefault(Series.from_row(row), []).append(row)
     hidden = hidden_series(store)
     for series, runs in rows.items():
-        if not series.is_judged:
-            continue
         if series in hidden or any(row["series_state"] is None for row in runs):
             p_values[series] = [
                 _p_values(judgement)
