@@ -160,6 +160,16 @@ HYBRID_DIFFERENT = {
     # what a workload's file sets
     "mixed_precision.first_last_layers_bf16": [False, True],
     "model.first_last_layers_bf16": [False, True],
+    # of experts, of which this model has none
+    "model.moe_aux_loss_coeff": [0.0, 0.0001],
+    "model.moe_grouped_gemm": [False, True],
+    "model.moe_permute_fusion": [False, True],
+    "model.moe_router_dtype": [None, "fp32"],
+    "model.moe_router_enable_expert_bias": [False, True],
+    "model.moe_router_load_balancing_type": ["aux_loss", "seq_aux_loss"],
+    "model.moe_router_score_function": ["softmax", "sigmoid"],
+    "model.moe_shared_expert_overlap": [False, True],
+    "model.moe_token_dispatcher_type": ["allgather", "alltoall"],
     # not used without pipeline stages, or taken from the tokenizer
     "model.batch_p2p_comm": [True, False],
     "model.vocab_size": [131072, None],

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch.nn.functional as F
 from megatron.bridge.models.gpt_provider import GPTModelProvider
-from megatron.bridge.models.nemotronh import NemotronHModelProvider
+from megatron.bridge.models.mamba.mamba_provider import MambaModelProvider
+from megatron.core.activations import squared_relu
 from megatron.core.transformer.enums import AttnBackend
 
 from trainer import devices
@@ -38,9 +39,16 @@ EXPERTS_ON_GPUS = {
     "moe_router_force_load_balancing": True,
 }
 """The same of mixtures of experts. Tokens go to all experts equally, as in upstream's benchmarks."""
+HYBRID_ON_GPUS = {
+    "persist_layer_norm": True,
+    "masked_softmax_fusion": True,
+    "attention_softmax_in_fp32": False,
+    "attention_backend": AttnBackend.auto,
+}
+"""What upstream's Nemotron-H has on GPUs, and the class of hybrid models does not."""
 
 
-def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | NemotronHModelProvider:
+def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | MambaModelProvider:
     """Return Megatron-Bridge's description of the planned model, for `cpu` or `cuda`."""
     shape = run.recipe.model
     options = {name: getattr(shape, name) for name in SIZES} | _parallelism(run, device)
@@ -87,15 +95,16 @@ def _transformer(
 
 def _hybrid(
     hybrid: HybridShape, settings: Settings, device: str, options: dict[str, Any]
-) -> NemotronHModelProvider:
+) -> MambaModelProvider:
     """Return a model with Mamba, attention and squared-ReLU MLP layers, without position embeddings."""
     if device == "cpu":
-        options |= devices.model_options(device) | without_kernels(NemotronHModelProvider)
+        options |= devices.model_options(device) | without_kernels(MambaModelProvider)
         options["mamba_stack_spec"] = hybrid_stack(hybrid.chunk_size)
     else:
-        # The class of the 56B lets Transformer Engine choose; that of all sizes demands flash attention.
-        options |= _kernels(settings) | {"attention_backend": AttnBackend.auto}
-    return NemotronHModelProvider(
+        options |= _kernels(settings) | HYBRID_ON_GPUS
+    return MambaModelProvider(
+        activation_func=squared_relu,
+        is_hybrid_model=True,
         hybrid_override_pattern=hybrid.pattern,
         mamba_num_heads=hybrid.mamba_num_heads,
         mamba_head_dim=hybrid.mamba_head_dim,
