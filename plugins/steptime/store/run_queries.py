@@ -463,7 +463,8 @@ class Store:
             query = query.where(runs.c.submitted_at >= since)
         for word in (search or "").split():
             texts = (runs.c[column.name] for column in COLUMNS if column.searched)
-            query = query.where(or_(*(text.icontains(word, autoescape=True) for text in texts)))
+            escaped = re.sub("[/%_]", r"/\g<0>", word)  # SQLAlchemy 1.4 has no icontains
+            query = query.where(or_(*(text.ilike(f"%{escaped}%", escape="/") for text in texts)))
         for column, value in equal.items():
             if value is None:
                 continue
