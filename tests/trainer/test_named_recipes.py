@@ -60,10 +60,10 @@ def test_a_recipe_is_built_with_the_overrides_of_its_workloads_and_trains(
 ) -> None:
     arguments = [f"{recipe}_pretrain_config", str(STEPS), *sorted(OVERRIDES[recipe])]
     trained = warm_bridge.run(str(PROGRAM), arguments, folder=tmp_path)
-    if recipe in NEWER:
-        assert f"has no attribute '{recipe}_pretrain_config'" in trained.log
+    if f"has no attribute '{recipe}_pretrain_config'" in trained.log:
+        assert recipe in NEWER
         return
     assert trained.exit_code == 0, trained.log
     steps = read_log(tmp_path / "log.out", max_steps=STEPS).steps
     assert len(steps) == STEPS
-    assert steps[0].loss == pytest.approx(math.log(VOCABULARY), abs=0.5)
+    assert steps[0].loss == pytest.approx(math.log(VOCABULARY), abs=1)

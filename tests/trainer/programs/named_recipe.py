@@ -10,7 +10,7 @@ recipe's. The files of the Hugging Face hub that it names are replaced by tiny o
 import json
 import os
 import sys
-from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ HUB: dict[str, dict[str, Any]] = {
         **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "aux_loss_alpha": 1e-4, **EXPERTS, **LATENT},
     },
 }
+HUB["moonshotai/"] = HUB["deepseek-ai/"]
 """Tiny `config.json` of the models on the hub, by the owner of the repository."""
 IN_CODE: dict[str, Any] = {"num_layers": 3, "ffn_hidden_size": 128, "vocab_size": VOCABULARY, **SIZES}
 """Sizes of a model that a recipe takes from Megatron-Bridge's own code."""
@@ -86,6 +87,8 @@ WITHOUT_GPUS: dict[str, Any] = {
     "sequence_parallel": False,
     "moe_token_dispatcher_type": "alltoall",
     "moe_flex_dispatcher_backend": None,
+    "cuda_graph_impl": "none",
+    "use_te_rng_tracker": False,
     "attention_backend": AttnBackend.local,
     "seq_length": LENGTH,
 }
@@ -94,13 +97,18 @@ PATCHES: list[Patch] = [
     (multi_latent_attention, "TELinear", type("TELinear", (), {})),
     # Megatron-Bridge asks for Transformer Engine's layers to predict further tokens.
     (gpt_layer_specs, "TESpecProvider", gpt_layer_specs.LocalSpecProvider),
+    # Megatron-Bridge 0.6 runs in a stream of its own where parts of a step are graphs.
+    (torch.cuda, "set_stream", lambda _stream: None),
     # Megatron-Core adds an expert's bias in place, to a tensor that this function has returned as it was.
     (layers, "reduce_from_tensor_model_parallel_region", lambda tensor, *_, **__: tensor.clone()),
 ]
 """What models of which steptime's trainer has none need on one rank, beyond what the trainer replaces."""
 
-kimi_with_adam = partial(kimi_k2.kimi_k2_pretrain_config, optimizer_type="adam")
-"""The recipe without Muon, which needs the package emerging_optimizers."""
+
+def kimi_with_adam() -> Any:
+    """Return the recipe without Muon, which needs the package emerging_optimizers; in 0.6 it has Adam."""
+    build = kimi_k2.kimi_k2_pretrain_config
+    return build(**({"optimizer_type": "adam"} if "optimizer_type" in signature(build).parameters else {}))
 
 
 def main() -> None:
@@ -117,7 +125,7 @@ def main() -> None:
 
 
 def _tiny_from_hub(original: Any) -> Any:
-    def from_hub(_class: type, path: str) -> Any:
+    def from_hub(_class: type, path: str, **_: Any) -> Any:
         (owner,) = [owner for owner in HUB if path.startswith(owner)]
         folder = Path("hub")
         folder.mkdir(exist_ok=True)
@@ -129,7 +137,11 @@ def _tiny_from_hub(original: Any) -> Any:
 
 def _shrink(model: Any) -> None:
     """Make a model small, and replace kernels for GPUs."""
-    pattern = getattr(model, "hybrid_override_pattern", None)
+    # Megatron-Bridge 0.6 has other names for both fields of a hybrid.
+    pattern_field, stack_field = ("hybrid_override_pattern", "mamba_stack_spec")
+    if getattr(model, "hybrid_layer_pattern", None):
+        pattern_field, stack_field = ("hybrid_layer_pattern", "hybrid_stack_spec")
+    pattern = getattr(model, pattern_field, None)
     sizes: dict[str, Any] = {}
     if model.num_layers > OF_HUB["num_hidden_layers"]:
         sizes |= IN_CODE | (EXPERTS_IN_CODE if model.num_moe_experts else {})
@@ -146,10 +158,11 @@ def _shrink(model: Any) -> None:
                 mlp_bda=stack.submodules.mlp_layer.submodules.mlp_bda,
             )
             stack.submodules.moe_layer = ModuleSpec(module=MoETransformerLayer, submodules=layer)
-        sizes |= MAMBA_IN_CODE | {"hybrid_override_pattern": kinds, "num_layers": len(kinds)}
-        sizes["mamba_stack_spec"] = stack
+        sizes |= MAMBA_IN_CODE | {pattern_field: kinds, "num_layers": len(kinds), stack_field: stack}
     else:
         sizes["transformer_layer_spec"] = mixture_layers
+    if getattr(model, "mtp_hybrid_override_pattern", None):
+        sizes |= {"mtp_hybrid_override_pattern": None, "mtp_num_layers": None}
     kernels = devices.model_options("cpu") | without_kernels(type(model))
     for field, value in (kernels | WITHOUT_GPUS | sizes).items():
         getattr(model, field)  # raises AttributeError for a name that is not there
@@ -165,7 +178,8 @@ def _train_on_cpu(config: Any, steps: int) -> None:
     config.dataset.skip_getting_attention_mask_from_dataset = False
     config.tokenizer.tokenizer_type, config.tokenizer.vocab_size = "NullTokenizer", VOCABULARY - 1
     config.mixed_precision = config.comm_overlap = None
-    config.optimizer.bf16 = False
+    config.rng.te_rng_tracker = config.optimizer.bf16 = False
+    config.optimizer.optimizer = "adam"
     for owner in (config.optimizer, config.ddp):
         owner.use_distributed_optimizer = False
     config.optimizer.use_precision_aware_optimizer = False
