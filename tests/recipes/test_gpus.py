@@ -8,8 +8,9 @@ from steptime.errors import UserError
 from steptime.recipes.gpus import broken_gpu_types, gpu_types, peak_tflops
 
 
-def test_a_cpu_has_no_peak() -> None:
-    peak = peak_tflops("cpu", "fp32")
+@pytest.mark.parametrize(("gpu_type", "dtype"), [("cpu", "fp32"), ("vr200", "bf16"), ("vr200", "nvfp4")])
+def test_what_no_document_states_is_no_peak(gpu_type: str, dtype: str) -> None:
+    peak = peak_tflops(gpu_type, dtype)
     assert peak.tflops is None
     assert "no MFU" in peak.source
 

@@ -27,7 +27,7 @@ class GpuType(Frozen):
     name: str
     source: str
     product: str | None = None
-    """A word in the GPU's name in nvidia-smi; None if there is no GPU."""
+    """A word in the GPU's name in nvidia-smi; None if it is not known, or there is no GPU."""
     nvlink_domain_gpus: PositiveInt | None = None
     """Number of GPUs that NVLink connects across nodes; None if it ends at the node."""
     memory_gb: PositiveFloat | None = None
