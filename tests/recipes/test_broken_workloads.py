@@ -87,7 +87,7 @@ MISTAKES = {
         "  b200: {",
         "  h1000: {gpus_per_node: 8, image: null}\n  b200: {",
         "line 13, gpu_types.h1000: unknown GPU type 'h1000' of config/gpus.yaml: did you mean 'h100'? "
-        "Valid are: a100, h100, h200, gh200, b200, b300, gb200, gb300, cpu.",
+        "Valid are: a100, h100, h200, gh200, b200, b300, gb200, gb300, vr200, cpu.",
     ),
     "an image without a version": (
         "nvidia/nemo:25.07.01",
