@@ -3,20 +3,12 @@
 from string import Formatter
 from typing import NamedTuple
 
-WORDS = {
-    "step": "the step, if the first one printed is 0",
-    "step_from_1": "the step, if the first one printed is 1",
-    "s": "seconds of the step",
-    "ms": "milliseconds of the step",
-    "tokens_per_s_per_gpu": "",
-    "tflops_per_gpu": "",
-    "loss": "",
-    "grad_norm": "",
-    "learning_rate": "",
-    "memory_gib": "the largest memory of a GPU so far",
-    "...": "any text",
-}
-"""The words in braces, with what is printed there if the word does not say it."""
+WORDS = (
+    *("step", "step_from_1", "s", "ms", "loss", "grad_norm", "learning_rate"),
+    *("tokens_per_s_per_gpu", "tflops_per_gpu", "memory_gib", "..."),
+)
+"""The words in braces: the step, counted from 0 or from 1; its time in seconds or milliseconds; other numbers
+of the step; and `...` for any text."""
 _NUMBERS, _TIMES = ("step", "step_from_1"), ("s", "ms")
 _LEAST_FIXED = 3
 
