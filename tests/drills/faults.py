@@ -1,6 +1,7 @@
 """The faults that strike a run and what it runs on, and how each is mended. All of them are real."""
 
 import os
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -350,7 +351,10 @@ def lose_controllers_state(scene: "Scene") -> None:
     The accounting has the job by then; a job that neither has is waited for until its time limit is over.
     """
     wait_until("the job in the accounting", lambda: accounted_jobs(scene), _NOTICED_S)
+    # Without its state it would count from the first number again, and nodes refuse those that they know.
+    conf, next_id = scene.site.slurm.layout.slurm_conf, int(scene.live_job().job_id) + 1
     slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld")
+    conf.write_text(re.sub(r"FirstJobId=\d+", f"FirstJobId={next_id}", conf.read_text()))
     for entry in (scene.site.slurm.layout.root / "state").iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
