@@ -194,8 +194,9 @@ class HalfYear:
     def run_week(self, week: int) -> None:
         """Run each cell once, and twice more if it is suspected then."""
         for place, key in enumerate(cells()):
-            if any(one.cell == key and week in one.weeks for one in self.failures):
-                self._fail(key, week, place)
+            failed = [one.reason for one in self.failures if one.cell == key and week in one.weeks]
+            if failed:
+                self._fail(key, week, place, failed[0])
                 continue
             nodes = self._run(key, week, place, 0, ())
             for number in range(1, 1 + CONFIRMATION_RUNS):
@@ -290,8 +291,7 @@ class HalfYear:
         self.series_states[key] = judge(self.series_states.get(key, SeriesState()), seconds)
         return nodes
 
-    def _fail(self, key: Key, week: int, place: int) -> None:
-        [reason] = [one.reason for one in self.failures if one.cell == key and week in one.weeks]
+    def _fail(self, key: Key, week: int, place: int, reason: str) -> None:
         at = STARTED_AT + week * WEEK_S + 60 * place
         job = f"{'-'.join(map(str, key))}-{week:02}x"
         self._add(key, week, job, submitted_at=at, state="rejected", reason=reason)

@@ -423,7 +423,7 @@ def test_logs_of_the_documents_are_valid(here: Path, name: str, steps: range, mo
 
     told = call("results", "import", "x", "--cluster", "mine", "--gpu-type", "h100")
 
-    assert "1 valid" in told
+    assert "1 valid" in told, Store().results(include_rejected=True)[0]["reason"]
     [row] = Store().results(include_rejected=True)
     assert (row["mode"], row["window"]) == (mode, window)
     assert row["checkpoint_load_s"] == (9.712 if mode == "checkpoint_load" else None)
