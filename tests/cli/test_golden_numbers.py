@@ -1,6 +1,6 @@
-"""Every number and name in the JSON of commands and pages, kept in tests/golden/numbers for review.
+"""What commands and pages say, kept in tests/golden for review; shows a wrong unit, sign, column or order.
 
-That shows a wrong unit, sign or column, and a wrong order of rows. Texts of several words are not kept.
+`numbers` has all numbers and names of their JSON, without texts of several words; `shown` what people read.
 
 The runs are as large as real ones: 2,048 GPUs with 80 GiB. After an intended change, rewrite the files and
 review `git diff`:
@@ -58,6 +58,28 @@ PAGES: dict[str, Callable[[Store], Any]] = {
     "page-series": answers.series,
     "page-trend": lambda store: answers.series_trend(store, Series.from_row(store.run("job-9")), True, 4),
 }
+SHOWN = {
+    **CALLS,
+    "accepted": "incidents accept 1 --note checked",
+    "columns": "results columns",
+    "failed": "parse log-failed.out",
+    "launch": "recipes --workload nemotron-h-25.05 --launch --wide",
+    "metrics-of-experts": "metrics --workload deepseek-v3-26.08 --size 671b --dtype bf16 --gpu-type gb300 "
+    "--gpus 256 --step-time 9.5",
+    "openmetrics": "results metrics",
+    "plan-of-experts": "plan deepseek-v3-26.08 --dtype bf16 --gpu-type gb300 --gpus 256 --wide",
+    "plan-on-cpus": "plan llama3.1 --checkpoint --repeats 2",
+    "published": "recipes --workload nemotron4-340b-24.11 --published --wide",
+    "recipes": "recipes --workload llama3.1-26.08 --wide",
+    "results": "results --wide",
+    "silenced": "incidents silence 1 --until 14d --note known",
+    "trial-plan": "trial plan example-micro-batch",
+}
+FAILED_LOG = """\
+Training epoch 0, iteration 0/49 | global_batch_size: 128 | global_step: 0 | train_step_timing in s: 9.5
+Training epoch 0, iteration 1/49 | global_batch_size: 128 | global_step: 1 | train_step_timing in s: 9.1
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 3 is full.
+"""
 NAME = re.compile(r"(?![0-9a-f]{8,}$)[a-z][\w·.-]*")
 """One word, but no hash."""
 NOW = START + 10 * WEEK_S
@@ -153,3 +175,26 @@ def test_the_facts_of_a_run_are_the_reviewed_ones(monkeypatch: pytest.MonkeyPatc
     if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
         kept.write_text("\n".join(facts) + "\n")
     assert facts == kept.read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_people_are_shown_is_the_reviewed_text(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "log-failed.out").write_text(FAILED_LOG)
+    monkeypatch.setenv("LOGNAME", "ada")
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        shown = CliRunner().invoke(app, SHOWN[name].split())
+    time.tzset()
+    text = re.sub(r"\b(?=[0-9]*[a-f])[0-9a-f]{16,}\b", "<hash>", shown.output)
+    text = re.sub(
+        r"^The repetition would differ: .*\n", "", text.replace(str(here), "<here>"), flags=re.MULTILINE
+    )
+    kept = GOLDEN.parent / "shown" / f"{name}.txt"
+    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(text)
+    assert text == kept.read_text()
