@@ -11,7 +11,6 @@ from nemo.lightning.pytorch.callbacks.progress_bar import MegatronProgressBar
 from nemo.utils.exp_manager import TimingCallback
 from torch import nn
 
-from trainer.errors import TrainerError
 from trainer.loop import LoopCallback
 from trainer.progress import Progress
 from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD
@@ -177,28 +176,3 @@ class ModelParallelSeed(Callback):
         """Seed before the model is built and its weights are drawn."""
         stage_rank = parallel_state.get_pipeline_model_parallel_rank()
         tensor_parallel.model_parallel_cuda_manual_seed(self.seed + self.STAGES_APART * stage_rank)
-
-
-class ExpertSpread(Callback):
-    """Refuses, on the CPU, to load a checkpoint that was saved with another expert parallelism.
-
-    On the CPU experts that are spread over ranks have their own optimizer, whose saved state fits no other
-    number of ranks.
-    """
-
-    def __init__(self, run: PlannedRun):
-        self.run = run
-        self.ranks = run.recipe.parallelism.expert or 1
-
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Store the expert parallelism in the checkpoint."""
-        checkpoint["expert_parallel"] = self.ranks
-
-    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Raise TrainerError if the checkpoint has another expert parallelism."""
-        saved = checkpoint.get("expert_parallel", self.ranks)
-        if saved != self.ranks:
-            raise TrainerError(
-                f"the checkpoint {self.run.checkpoint_path} was saved with expert parallel {saved}, but this "
-                f"run has {self.ranks}: on the CPU, load it in a run with expert parallel {saved}."
-            )

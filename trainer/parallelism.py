@@ -47,8 +47,6 @@ def strategy(
         account_for_embedding_in_pipeline_split=counts_embedding,
         account_for_loss_in_pipeline_split=counts_embedding,
         context_parallel_size=parallelism.context,
-        expert_model_parallel_size=parallelism.expert or 1,
-        expert_tensor_parallel_size=parallelism.expert_tensor,
         # Needs Transformer Engine's norms: Megatron's own RMSNorm does not know sequence parallelism.
         sequence_parallel=cuda and parallelism.tensor > 1,
         pipeline_dtype=None if cuda else torch.float32,

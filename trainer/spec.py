@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 HYBRID = "nemotron_h"
 """The architecture with Mamba layers."""
 GPT = "gpt"
-"""The architecture of any model for which NeMo has a config class."""
+"""The architecture of any model of attention, MLPs and experts, which Megatron-Bridge builds."""
 VOCABULARY_BLOCK = 128
 """NeMo's make_vocab_size_divisible_by."""
 NEMO, BRIDGE = "nemo", "megatron_bridge"
@@ -104,16 +104,6 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
-class NemoConfig:
-    """The NeMo config class from which the family `gpt` builds its model."""
-
-    config: str
-    """Name of the class in nemo.collections.llm, such as `MixtralConfig`."""
-    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Fields that differ from the class's defaults, apart from the sizes."""
-
-
-@dataclass(frozen=True)
 class ModelShape:
     """The sizes of a transformer that determine its cost, named as in NeMo's model configs."""
 
@@ -141,8 +131,8 @@ class ModelShape:
     mla: LatentAttention | None = None
     mtp_num_layers: Positive | None = None
     """Number of layers after the last that predict further tokens (multi-token prediction)."""
-    nemo: NemoConfig | None = None
-    """NeMo's config for a model of the family `gpt`, which the trainer cannot build without one."""
+    megatron_fields: Mapping[str, Any] | None = field(default=None, hash=False)
+    """Further fields of Megatron-Bridge's model class, such as `qk_layernorm`; they change no size."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +243,7 @@ class Settings:
     recompute_modules: tuple[str, ...] | None = None
     """With `selective`, parts of a layer: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
     use_megatron_fsdp: bool = False
-    """Whether weights, gradients and optimizer states are sharded over data-parallel ranks by Megatron's FSDP
-   ."""
+    """Whether Megatron's FSDP shards weights, gradients and optimizer states over data-parallel ranks."""
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
     """Whose kernels send tokens to the ranks of their experts; None for NCCL's all-to-all."""
     overlap_moe_expert_parallel_comm: bool = False
@@ -295,6 +284,8 @@ class Settings:
     """Whether a process beside the ranks samples the GPUs of each node."""
 
 
+BRIDGE_SHAPES = ("moe", "mla", "mtp_num_layers", "window_size", "megatron_fields")
+"""Fields of a model that only the backend of Megatron-Bridge builds."""
 BRIDGE_SETTINGS = (
     *("cuda_graph_impl", "cuda_graph_scope", "use_megatron_fsdp"),
     *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
@@ -378,21 +369,8 @@ def check_trainable(run: PlannedRun) -> None:
         )
     if recipe.backend == BRIDGE:
         _check_bridge(run)
-    elif shape.window_size is not None:
-        raise ValueError(
-            f"the backend {NEMO} has no window_size: leave it out, or choose the backend {BRIDGE}."
-        )
-    elif given := [
-        name for name in BRIDGE_SETTINGS if getattr(run.settings, name) != getattr(Settings, name)
-    ]:
-        raise ValueError(
-            f"the backend {NEMO} has no {given[0]}: leave it out, or choose the backend {BRIDGE}."
-        )
-    elif shape.architecture == GPT and shape.nemo is None:
-        raise ValueError(
-            "its model does not name the NeMo config class to build it from: set nemo for this model "
-            "(docs/reference/workloads.md)."
-        )
+    else:
+        _check_nemo(run)
     if shape.moe is not None:
         _check_experts(recipe, shape.moe)
     _check_settings(run)
@@ -409,20 +387,36 @@ def check_trainable(run: PlannedRun) -> None:
     _check_stages(parallelism, shape.num_layers)
 
 
-def _check_bridge(run: PlannedRun) -> None:
-    """Refuse models and settings that the backend of Megatron-Bridge does not build."""
-    shape, settings = run.recipe.model, run.settings
-    lacking = {
-        "nemo": shape.nemo is not None,
-        "mla": shape.mla is not None,
-        "mtp_num_layers": shape.mtp_num_layers is not None,
-        "gated_linear_unit: false": shape.gated_linear_unit is False,
-        "step_log: bar": run.recipe.step_log == "bar",
+def _check_nemo(run: PlannedRun) -> None:
+    """Refuse models and settings that the backend of NeMo 2 does not build."""
+    shape = run.recipe.model
+    if shape.architecture == GPT:
+        raise ValueError(f"the backend {NEMO} has no {GPT} models: choose the backend {BRIDGE}.")
+    lacking = {name: getattr(shape, name) is not None for name in BRIDGE_SHAPES} | {
+        name: getattr(run.settings, name) != getattr(Settings, name) for name in BRIDGE_SETTINGS
     }
     for name, given in lacking.items():
         if given:
             raise ValueError(
-                f"the backend {BRIDGE} has no {name}: leave it out, or choose the backend {NEMO}."
+                f"the backend {NEMO} has no {name}: leave it out, or choose the backend {BRIDGE}."
+            )
+
+
+def _check_bridge(run: PlannedRun) -> None:
+    """Refuse models and settings that the backend of Megatron-Bridge does not build."""
+    shape, settings = run.recipe.model, run.settings
+    if shape.gated_linear_unit is False:
+        raise ValueError(f"the backend {BRIDGE} has gated MLPs only: set gated_linear_unit to true.")
+    if run.recipe.step_log == "bar":
+        raise ValueError(f"the backend {BRIDGE} has no step_log: bar: leave it out.")
+    if shape.mtp_num_layers and shape.moe is not None and run.recipe.parallelism.interleaved_stages is None:
+        parallelism = run.recipe.parallelism
+        first = parallelism.first_stage_layers or shape.num_layers // parallelism.pipeline
+        if first <= shape.moe.num_dense_layers:
+            # It and the last stage would add up losses of different shapes (Megatron-Core 0.16).
+            raise ValueError(
+                f"the first pipeline stage has {first} layers and none with experts, for which layers that "
+                "predict further tokens wait for ever: give it more layers, or leave mtp_num_layers out."
             )
     for name in ("moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm"):
         if getattr(settings, name) and shape.moe is None:

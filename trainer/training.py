@@ -20,7 +20,6 @@ from trainer.ending import Ending
 from trainer.launch import Launch
 from trainer.loop import LoopCallback
 from trainer.nemo_callbacks import (
-    ExpertSpread,
     InNemo,
     ModelFlops,
     ModelParallelSeed,
@@ -123,8 +122,6 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     else:  # the bar of release 24.11 had neither flops nor wall times
         callbacks += [WallTime(ending.progress), ModelFlops(run, timing), StepLines(log_interval=1)]
     callbacks += in_nemo(*common_callbacks(run, launch, folders, ending, device, logs_steps=launch.rank == 0))
-    if device == "cpu":
-        callbacks.append(ExpertSpread(run))
     if device == "cuda":
         # Left alone, older releases of Transformer Engine take MPI wherever torch was built with it. That is
         # upstream's way if srun has started it; torchrun (Run:ai) starts none, nor does srun --mpi=none.

@@ -1,5 +1,6 @@
 """Mixtures of experts, from files alone: their plans, and mistakes in their files."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,11 @@ from steptime.cli import app
 from steptime.errors import UserError
 from steptime.measure.metrics import throughput
 from steptime.recipes import tables
-from steptime.recipes.models import ModelShape, Recipe
+from steptime.recipes.models import ModelShape, Recipe, Run
 from steptime.recipes.parameters import count_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
 from steptime.staging.checking import require_trainable
-from trainer.errors import TrainerError
-from trainer.run import read_run
 
 MIXTURES = Path(__file__).parents[1] / "data" / "mixtures"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "workloads.md"
@@ -89,19 +88,25 @@ def test_several_fp8_recipes_on_one_type_of_gpu() -> None:
     assert rates.peak_tflops_per_gpu == 1979, "that of FP8"
 
 
-def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
+def test_nothing_launches_what_its_image_cannot_train() -> None:
     run = planned(GROK, gpu_type="gb200", gpus="128")
     with pytest.raises(UserError) as refused:
         require_trainable([run])
     assert str(refused.value) == (
-        "steptime can plan grok1-25.08 314b and measure logs of it, but its trainer cannot train it yet: "
-        "its model does not name the NeMo config class to build it from: "
-        "set nemo for this model (docs/reference/workloads.md)."
+        "grok1-25.08 314b is trained by Megatron-Bridge, for which image nvcr.io/nvidia/nemo:25.04.00 is too "
+        "old: choose one from nemo:26.02 on."
     )
-    path = tmp_path / "run.json"
-    path.write_text(run.model_dump_json())
-    with pytest.raises(TrainerError, match="does not name the NeMo config class"):
-        read_run(path)
+    newer = run.recipe.model_copy(update={"image": "nvcr.io/nvidia/nemo:26.02.01"})
+    require_trainable([run.model_copy(update={"recipe": newer})])
+
+
+def test_a_run_stored_with_a_config_of_nemo_is_read_without_it() -> None:
+    run = planned(GROK, gpu_type="gb200", gpus="128")
+    stored = run.model_dump(mode="json")
+    for nemo in (None, {"config": "MixtralConfig8x7B", "fields": {"init_method_std": 0.008}}):
+        stored["recipe"]["model"]["nemo"] = nemo
+        assert Run.model_validate(stored) == run
+        assert Run.model_validate_json(json.dumps(stored)) == run
 
 
 def placed_refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[tuple[int, str]]:
@@ -182,12 +187,18 @@ MISTAKES = {
         "sizes.671b.configurations.6.parallelism.first_stage_layers: 61 layers minus these 60 cannot be "
         "spread over the other 0 pipeline stages.",
     ),
-    "further tokens whose loss has no weight": (
+    "a size among Megatron's fields": (
         DEEPSEEK,
-        ("mtp_num_layers: 1", "mtp_num_layers: 1\n      nemo: {config: DeepSeekV3Config}"),
+        ("mtp_num_layers: 1", "mtp_num_layers: 1\n      megatron_fields: {num_moe_experts: 8}"),
+        "megatron_fields: {num",
+        "sizes.671b.model.megatron_fields.num_moe_experts: is a size of the model: give num_moe_experts "
+        "beside megatron_fields, or in moe or mla.",
+    ),
+    "the config of NeMo that older files have": (
+        GROK,
+        (MOE, f"{MOE}\n      nemo: {{config: MixtralConfig8x7B}}"),
         "nemo: {config",
-        "sizes.671b.model.nemo.fields: lacks mtp_loss_scaling_factor, for which NeMo has no default: give "
-        "the weight of the loss of further tokens, such as 0.1.",
+        "sizes.314b.model.nemo: unknown field, or",
     ),
     "a dtype with another recipe than its own": (
         DEEPSEEK,
@@ -196,12 +207,12 @@ MISTAKES = {
         "performance.rules.0.trainer.fp8_recipe: 671b in fp8_mx on b200, performance: fp8_recipe is "
         "delayed: dtype fp8_mx means mxfp8, so leave it out, or",
     ),
-    "what the run decides among the fields of the config": (
+    "what the run decides among Megatron's fields": (
         GROK,
-        (MOE, f"{MOE}\n      nemo: {{config: MixtralConfig, fields: {{expert_model_parallel_size: 8}}}}"),
+        (MOE, f"{MOE}\n      megatron_fields: {{expert_model_parallel_size: 8}}"),
         "expert_model_parallel_size: 8",
-        "sizes.314b.model.nemo.fields.expert_model_parallel_size: is decided by the run (its parallelism, "
-        "number format and settings): leave it out.",
+        "sizes.314b.model.megatron_fields.expert_model_parallel_size: is decided by the run (its "
+        "parallelism, number format and settings): leave it out.",
     ),
 }
 """By mistake: file, replaced text, replacement, part of the line named first, sentence or its start."""

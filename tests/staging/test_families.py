@@ -9,7 +9,6 @@ from steptime.recipes.models import (
     Mode,
     ModelShape,
     MoeShape,
-    NemoConfig,
     Performance,
     Recipe,
     Run,
@@ -27,23 +26,23 @@ def _as_gpt(shape: ModelShape) -> ModelShape:
 
 def _mixture_on_cpu(recipe: Recipe) -> Recipe:
     experts = MoeShape(num_moe_experts=4, moe_router_topk=2, moe_ffn_hidden_size=512)
-    model = _as_gpt(recipe.model).model_copy(
-        update={"moe": experts, "nemo": NemoConfig(config="MixtralConfig")}
+    model = _as_gpt(recipe.model).model_copy(update={"moe": experts})
+    return recipe.model_copy(
+        update={"model": model, "gpu_type": "cpu", "image": None, "backend": "megatron_bridge"}
     )
-    return recipe.model_copy(update={"model": model, "gpu_type": "cpu"})
 
 
 def _on_bridge(run: Run, **settings: Any) -> dict[str, Any]:
     """Return what makes a run one of Megatron-Bridge with these settings."""
-    recipe = run.recipe.model_copy(update={"backend": "megatron_bridge", "model": _as_gpt(run.recipe.model)})
+    model, image = _as_gpt(run.recipe.model), "nvcr.io/nvidia/nemo:26.02"
+    recipe = run.recipe.model_copy(update={"backend": "megatron_bridge", "model": model, "image": image})
     return {"recipe": recipe, "performance": Performance(trainer=TrainerSettings(**settings))}
 
 
 UNTRAINABLE = {
     "family": (
         lambda run: {"recipe": run.recipe.model_copy(update={"model": _as_gpt(run.recipe.model)})},
-        "its model does not name the NeMo config class to build it from: set nemo for "
-        "this model (docs/reference/workloads.md).",
+        "the backend nemo has no gpt models: choose the backend megatron_bridge.",
     ),
     "tensor parallel experts on the CPU": (
         lambda run: {"recipe": _mixture_on_cpu(run.recipe)},

@@ -32,9 +32,9 @@ def warm_bridge(bridge_python: str, tmp_path_factory: pytest.TempPathFactory) ->
 def train_on_bridge(warm_bridge: WarmTrainer) -> Train:
     """Return a function like `train` that trains with Megatron-Bridge, whatever backend the run has."""
 
-    def train(run: Run, folder: Path) -> Trained:
+    def train(run: Run, folder: Path, program: str | None = None) -> Trained:
         recipe = run.recipe.model_copy(update={"backend": "megatron_bridge"})
-        return warm_bridge.train(run.model_copy(update={"recipe": recipe}), folder)
+        return warm_bridge.train(run.model_copy(update={"recipe": recipe}), folder, program)
 
     return train
 

@@ -85,7 +85,8 @@ MIXTURE = tiny_of(DATA / "mixtures" / "workloads" / "grok1-25.08.yaml")
 def mixture(parallelism: Parallelism, shape: ModelShape = MIXTURE, **fields: Any) -> Run:
     """Return a run of the mixture of experts, or of another model in its place."""
     run = planned(parallelism.world_size, parallelism=parallelism, **fields)
-    return run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": shape})})
+    recipe = run.recipe.model_copy(update={"model": shape, "backend": "megatron_bridge"})
+    return run.model_copy(update={"recipe": recipe})
 
 
 def loading(checkpoint: Path, first_step: int, max_steps: int, **fields: Any) -> Run:

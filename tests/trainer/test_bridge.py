@@ -14,7 +14,7 @@ from steptime.staging.checking import require_trainable
 from trainer.versions import TRIED_BRIDGE
 
 from .conftest import Train
-from .jobs import MIXTURE, Trained, loading, mixture, planned
+from .jobs import Trained, loading, mixture, planned
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -24,7 +24,6 @@ GBS = 4
 ROUNDING = 2e-6
 DATA_2 = Parallelism(data=2)
 EXPERTS = Parallelism(data=2, expert=2)
-SHAPE = MIXTURE.model_copy(update={"nemo": None})
 
 
 @pytest.fixture(scope="module")
@@ -125,29 +124,36 @@ def test_checkpoints_that_do_not_fit_are_refused(
 def test_experts_on_two_ranks_take_the_same_steps_and_are_saved_and_loaded(
     train_on_bridge: Train, tmp_path: Path
 ) -> None:
-    folders = [tmp_path / name for name in ("alone", "save", "load")]
+    folders = [tmp_path / name for name in ("alone", "save", "load", "other")]
     for folder in folders:
         folder.mkdir()
-    alone = train_on_bridge(mixture(Parallelism(data=1), SHAPE, gbs=GBS, max_steps=END), folders[0])
+    alone = train_on_bridge(mixture(Parallelism(data=1), gbs=GBS, max_steps=END), folders[0])
     assert alone.exit_code == 0, alone.log
-    run = mixture(EXPERTS, SHAPE, gbs=GBS, max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE)
+    assert alone.losses[0] == pytest.approx(math.log(4096), abs=0.2)
+    assert alone.losses[END - 1] < alone.losses[0] - 0.1
+    # Embedding, output 4096·256 each; per layer attention 3·256², four experts of 3·256·512, their router,
+    # two norms; a last norm.
+    parameters = 2 * 4096 * 256 + 2 * (3 * 256**2 + 4 * 3 * 256 * 512 + 4 * 256 + 2 * 256) + 256
+    assert alone.record("start")["num_parameters"] == parameters
+    run = mixture(EXPERTS, gbs=GBS, max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE)
     spread = train_on_bridge(run, folders[1])
     assert spread.exit_code == 0, spread.log
     assert spread.record("start")["expert_parallel"] == 2
     assert spread.losses == pytest.approx({step: alone.losses[step] for step in range(SAVED_AT)}, rel=1e-5)
-    run = mixture(
-        EXPERTS,
-        SHAPE,
-        gbs=GBS,
-        max_steps=END,
-        first_step=SAVED_AT,
-        mode=Mode.CHECKPOINT_LOAD,
-        checkpoint_path=str(spread.checkpoints),
-    )
-    loaded = train_on_bridge(run, folders[2])
+    load = {
+        **{"gbs": GBS, "max_steps": END, "first_step": SAVED_AT, "mode": Mode.CHECKPOINT_LOAD},
+        "checkpoint_path": str(spread.checkpoints),
+    }
+    loaded = train_on_bridge(mixture(EXPERTS, **load), folders[2])
     assert loaded.exit_code == 0, loaded.log
     expected = {step: alone.losses[step] for step in range(SAVED_AT, END)}
     assert loaded.losses == pytest.approx(expected, rel=1e-5)
+    refused = train_on_bridge(mixture(Parallelism(data=1), **load), folders[3])
+    assert refused.exit_code == 1
+    assert (
+        f"the checkpoint {spread.checkpoints} was saved with expert parallel 2, but this run has 1: on the "
+        "CPU, load it in a run with expert parallel 2."
+    ) in refused.log
 
 
 def test_a_hybrid_takes_the_same_steps_as_nemo_also_over_stages_and_from_a_checkpoint(
@@ -186,6 +192,6 @@ def test_a_failure_is_recorded(train_on_bridge: Train, tmp_path: Path) -> None:
 
 def test_what_it_does_not_build_is_refused_before_staging() -> None:
     run = mixture(Parallelism(data=1))
-    recipe = run.recipe.model_copy(update={"backend": "megatron_bridge"})
-    with pytest.raises(UserError, match="the backend megatron_bridge has no nemo: leave it out"):
+    recipe = run.recipe.model_copy(update={"step_log": "bar"})
+    with pytest.raises(UserError, match="the backend megatron_bridge has no step_log: bar: leave it out"):
         require_trainable([run.model_copy(update={"recipe": recipe})])

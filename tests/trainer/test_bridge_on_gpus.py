@@ -3,10 +3,11 @@
 import dataclasses
 import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from steptime.recipes.models import ModelShape, MoeShape, Parallelism, Run
+from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
 
 from .jobs import ROOT, WarmTrainer
@@ -137,16 +138,26 @@ MIXTURE_DIFFERENT = {
     "model.bias_dropout_fusion": [True, False],
     "model.persist_layer_norm": [True, False],
     "model.moe_router_force_load_balancing": [True, False],
-    # what a shape does not say, none of which changes how much is computed but the norms of queries and keys
-    "model.layernorm_epsilon": [1e-5, 1e-6],
-    "model.moe_aux_loss_coeff": [0.0, 0.001],
-    "model.qk_layernorm": [False, True],
-    "model.rotary_base": [10000, 1e6],
     # written otherwise, or without a meaning without FSDP or deferral
     "model.moe_layer_freq": [[1] * 48, 1],
     "model.wgrad_deferral_limit": [-1, 0],
     "ddp.data_parallel_sharding_strategy": ["no_shard", "optim_grads_params"],
     "optimizer.overlap_param_gather": [True, False],
+}
+LATENT_DIFFERENT: dict[str, Any] = {
+    "model.moe_router_force_load_balancing": [True, False],  # balanced experts, as in upstream's scripts
+    "model.gradient_accumulation_fusion": [False, True],  # where its kernels are found
+    # how layers are spread, and the vocabulary filled up
+    "model.num_layers_in_first_pipeline_stage": [4, None],
+    "model.num_layers_in_last_pipeline_stage": [1, None],
+    "model.pipeline_model_parallel_layout": [None, ANY],
+    "model.make_vocab_size_divisible_by": [128, 1280],
+    "model.kv_channels": [56, 64],  # not used with latent attention
+    # states of the optimizer in bf16
+    "optimizer.exp_avg_dtype": ["torch.float32", "torch.bfloat16"],
+    "optimizer.exp_avg_sq_dtype": ["torch.float32", "torch.bfloat16"],
+    "optimizer.main_grads_dtype": ["torch.float32", "torch.bfloat16"],
+    "optimizer.use_precision_aware_optimizer": [False, True],
 }
 HYBRID_DIFFERENT = {
     # the document's launch script overlaps no communication
@@ -179,7 +190,52 @@ MIXTURE = ModelShape(
     **{"ffn_hidden_size": 6144, "num_attention_heads": 32, "num_query_groups": 4, "kv_channels": 128},
     **{"vocab_size": 151936, "seq_length": 4096},
     moe=MoeShape(num_moe_experts=128, moe_router_topk=8, moe_ffn_hidden_size=768),
+    megatron_fields={
+        **{"qk_layernorm": True, "rotary_base": 1000000},
+        **{"layernorm_epsilon": 1e-6, "moe_aux_loss_coeff": 0.001},
+    },
 )
+LATENT = ModelShape(
+    **{"architecture": "gpt", "gated_linear_unit": True, "num_layers": 61, "hidden_size": 7168},
+    **{"ffn_hidden_size": 18432, "num_attention_heads": 128, "num_query_groups": 128},
+    **{"vocab_size": 129280, "seq_length": 4096, "mtp_num_layers": 1},
+    moe=MoeShape(
+        num_moe_experts=256,
+        moe_router_topk=8,
+        moe_ffn_hidden_size=2048,
+        moe_shared_expert_intermediate_size=2048,
+        num_dense_layers=3,
+        moe_router_score_function="sigmoid",
+        moe_router_load_balancing_type="seq_aux_loss",
+    ),
+    mla=LatentAttention(
+        q_lora_rank=1536, kv_lora_rank=512, qk_head_dim=128, qk_pos_emb_head_dim=64, v_head_dim=128
+    ),
+    megatron_fields={
+        **{"qk_layernorm": True, "layernorm_epsilon": 1e-6, "moe_router_dtype": "fp32"},
+        **{"moe_router_num_groups": 8, "moe_router_group_topk": 4, "moe_aux_loss_coeff": 0.0001},
+        **{"moe_router_topk_scaling_factor": 2.5, "moe_router_enable_expert_bias": True},
+        **{"moe_router_pre_softmax": True, "moe_router_bias_update_rate": 0.001},
+        **{"init_method_std": 0.006, "mscale_all_dim": 1.0},
+    },
+)
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    **{"hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048},
+    **{"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128},
+    **{"n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8},
+    **{"first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5},
+    **{"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True},
+    **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64},
+    **{"v_head_dim": 128, "vocab_size": 129280, "max_position_embeddings": 163840, "rope_theta": 10000},
+    "rope_scaling": {
+        **{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0},
+        **{"original_max_position_embeddings": 4096, "type": "yarn"},
+    },
+    **{"rms_norm_eps": 1e-6, "num_nextn_predict_layers": 1, "torch_dtype": "bfloat16"},
+}
+"""The `config.json` of DeepSeek-V3."""
 ON_8 = Parallelism(data=1, tensor=4, pipeline=2, expert=4, expert_tensor=1)
 REQUESTS = {
     **{
@@ -197,6 +253,20 @@ REQUESTS = {
         ),
         "qwen3_30b_a3b_pretrain_config",
         QWEN_3,
+    ),
+    "latent attention": Request(
+        on_gpus(
+            model=LATENT,
+            moe_flex_dispatcher_backend="hybridep",
+            recompute_granularity="selective",
+            recompute_modules=("core_attn",),
+            parallelism=Parallelism(
+                **{"data": 32, "tensor": 2, "pipeline": 16, "expert": 64, "expert_tensor": 1},
+                **{"first_stage_layers": 4, "last_stage_layers": 1},
+            ),
+        ),
+        "deepseek_v3_pretrain_config",
+        DEEPSEEK_V3,
     ),
     "hybrid": Request(
         on_gpus(
@@ -260,6 +330,12 @@ def test_a_dense_model_differs_from_upstreams_recipe_in_known_fields(told: dict[
 
 def test_a_mixture_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
     assert told["mixture"] == DIFFERENT | FROM_HUB | MIXTURE_DIFFERENT
+
+
+def test_latent_attention_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
+    alike = {"ddp.grad_reduce_in_fp32", "mixed_precision.grad_reduce_in_fp32"}
+    different = {name: pair for name, pair in DIFFERENT.items() if name not in alike}
+    assert told["latent attention"] == different | FROM_HUB | LATENT_DIFFERENT
 
 
 def test_a_hybrid_model_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("llama3.1", {"mode": "fast"}, "unknown mode 'fast': this trainer has performance"),
     ("llama3.1", {"performance.trainer.cuda_graphs": True}, "is for GPUs, and the plan is for the CPU"),
     ("llama3.1", {"checkpoint_path": "x"}, "a checkpoint_load needs a path"),
-    ("llama3.1", {"recipe.model.architecture": "gpt5"}, "it has: gpt, llama, nemotron4, nemotron_h"),
+    ("llama3.1", {"recipe.model.architecture": "gpt5"}, "it has: llama, nemotron4, nemotron_h"),
     (
         *("llama3.1", {"recipe.micro_batch_size": 3}),
         "global_batch_size 8 cannot be divided by micro_batch_size × data parallel 3",
@@ -74,7 +74,24 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron-h", {"recipe.model.hybrid.pattern": "M*-M"}, "for each of 8 layers"),
     ("nemotron-h", {f"{RANKS}tensor": 8}, "mamba_num_groups 4 cannot be divided by tensor parallel 8"),
     ("nemotron-h", {f"{RANKS}virtual_pipeline": 2}, "have no interleaved pipeline"),
-    ("mixture", {"recipe.model.nemo": None}, "does not name the NeMo config class to build it from"),
+    ("mixture", {"recipe.backend": "nemo"}, "the backend nemo has no gpt models: choose the backend"),
+    ("mixture", {"recipe.model.architecture": "gpt5"}, "megatron_bridge; it has: gpt, llama, nemotron_h"),
+    (
+        *("mixture", {"recipe.backend": "nemo", "recipe.model.architecture": "llama"}),
+        "the backend nemo has no moe: leave it out, or choose the backend megatron_bridge",
+    ),
+    (
+        "mixture",
+        {
+            **{f"{RANKS}pipeline": 2, f"{RANKS}data": 2, "recipe.model.mtp_num_layers": 1},
+            "recipe.model.moe.num_dense_layers": 1,
+        },
+        "the first pipeline stage has 1 layers and none with experts",
+    ),
+    (
+        *("llama3.1", {"recipe.model.megatron_fields": {"qk_layernorm": True}}),
+        "the backend nemo has no megatron_fields: leave it out",
+    ),
     (
         *("mixture", {f"{RANKS}tensor": 2, f"{RANKS}data": 1, f"{RANKS}expert": 1}),
         "a mixture of experts with tensor parallel 2 needs sequence parallelism",

@@ -1,16 +1,23 @@
 """The planned shape as a model of Megatron-Bridge: `llama`, `gpt` and `nemotron_h`, as in NeMo's configs."""
 
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, asdict, fields
+from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
 from megatron.bridge.models.gpt_provider import GPTModelProvider
 from megatron.bridge.models.mamba.mamba_provider import MambaModelProvider
+from megatron.bridge.models.mla_provider import MLAModelProvider
+from megatron.bridge.utils.fusions import can_enable_gradient_accumulation_fusion
 from megatron.core.activations import squared_relu
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.transformer.enums import AttnBackend
 
 from trainer import devices
 from trainer.cpu.cpu_layers import hybrid_stack, mixture_layers, without_kernels
+from trainer.errors import TrainerError
 from trainer.spec import HybridShape, ModelShape, PlannedRun, Settings
 
 LLAMA_31 = {
@@ -26,6 +33,16 @@ SIZES = (
 )
 """Fields of the shape with the same name in Megatron-Bridge."""
 
+LIKE_LLAMA = {
+    "normalization": "RMSNorm",
+    "layernorm_epsilon": 1e-5,
+    "add_bias_linear": False,
+    "position_embedding_type": "rope",
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "init_method_std": 0.02,
+}
+"""What a model has unless its plan says otherwise."""
 FUSED = {
     "apply_rope_fusion": True,
     "bias_activation_fusion": True,
@@ -33,6 +50,14 @@ FUSED = {
     "persist_layer_norm": True,
 }
 """Kernels on GPUs that the class leaves off, and upstream's models of this kind switch on."""
+LATENT = {
+    "multi_latent_attention": True,
+    "attention_softmax_in_fp32": False,
+    "cross_entropy_loss_fusion": True,
+    "gradient_accumulation_fusion": can_enable_gradient_accumulation_fusion(),
+    "masked_softmax_fusion": True,
+}
+"""Latent attention, and defaults of `GPTModelProvider` that its subclass for it takes from Megatron-Core."""
 EXPERTS_ON_GPUS = {
     "moe_grouped_gemm": True,
     "moe_permute_fusion": True,
@@ -61,7 +86,11 @@ def model_provider(run: PlannedRun, device: str) -> GPTModelProvider | MambaMode
 def _transformer(
     shape: ModelShape, settings: Settings, device: str, options: dict[str, Any]
 ) -> GPTModelProvider:
-    """Return a model with RMSNorm, SwiGLU and rotary embeddings, dense or a mixture of experts."""
+    """Return a model with gated MLPs, dense or a mixture of experts, by default like Llama.
+
+    Raises:
+        TrainerError: this Megatron-Bridge does not take the plan's further fields of Megatron.
+    """
     if shape.architecture == "llama":
         options |= LLAMA_31
     if shape.window_size is not None:
@@ -69,28 +98,53 @@ def _transformer(
             "window_size": (shape.window_size, 0),
             "window_attn_skip_freq": shape.window_attn_skip_freq,
         }
+    provider, fused = GPTModelProvider, FUSED
+    if shape.mla is not None:
+        provider, fused = MLAModelProvider, FUSED | {"apply_rope_fusion": False}
+        options |= LATENT | asdict(shape.mla)
     if shape.moe is not None:
         experts = asdict(shape.moe)
         del experts["num_dense_layers"]
         options |= {**experts, "moe_layer_freq": list(shape.moe.expert_layers(shape.num_layers))}
         options |= _dispatcher(settings.moe_flex_dispatcher_backend)
     if device == "cpu":
-        options |= devices.model_options(device) | without_kernels(GPTModelProvider)
+        options |= devices.model_options(device) | without_kernels(provider)
         options["transformer_layer_spec"] = mixture_layers
     else:
-        options |= _kernels(settings) | FUSED | (EXPERTS_ON_GPUS if shape.moe is not None else {})
-    return GPTModelProvider(
-        normalization="RMSNorm",
-        layernorm_epsilon=1e-5,
-        activation_func=F.silu,
-        gated_linear_unit=True,
-        add_bias_linear=False,
-        position_embedding_type="rope",
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        init_method_std=0.02,
-        **options,
-    )
+        options |= _kernels(settings) | fused | (EXPERTS_ON_GPUS if shape.moe is not None else {})
+        if shape.moe is not None and shape.moe.num_dense_layers:
+            # The layers that the class has by default are all alike.
+            options["transformer_layer_spec"] = partial(
+                get_gpt_decoder_block_spec, use_transformer_engine=True
+            )
+    options |= {"activation_func": F.silu, "gated_linear_unit": True}
+    further = shape.megatron_fields or {}
+    _check_fields(provider, further, taken=options.keys())
+    return provider(**{**LIKE_LLAMA, **further, **options})
+
+
+def _check_fields(provider: type, further: Mapping[str, Any], taken: Collection[str]) -> None:
+    """Refuse unknown fields, values of another type, and fields that the plan or the trainer sets."""
+    defaults = {field.name: None if field.default is MISSING else field.default for field in fields(provider)}
+    for name, value in further.items():
+        if name not in defaults:
+            near = get_close_matches(name, defaults)
+            similar = f"; similar names are {', '.join(near)}" if near else ""
+            problem = f"is no field of {provider.__name__} in this Megatron-Bridge{similar}: correct it"
+        elif name in taken:
+            problem = "is set by the plan or the trainer: leave it out"
+        elif not _is_like(value, default := defaults[name]):
+            problem = f"is {default!r} by default and cannot be {value!r}: give a value of the same type"
+        else:
+            continue
+        raise TrainerError(f"{name} {problem} (megatron_fields of the workload's model).")
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Return whether a value may replace a default: any for None, else one of the same type."""
+    kind: Any = (int, float) if type(default) in (int, float) else type(default)
+    fits = isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool)
+    return default is None or (isinstance(default, (bool, int, float, str)) and fits)
 
 
 def _hybrid(

@@ -48,6 +48,8 @@ def cpu_patches() -> list[tuple[Any, str, Any]]:
     # Not at the top: all of them need `provide_missing_modules` before.
     from megatron.bridge.training import initialize, setup, state
     from megatron.core.dist_checkpointing.strategies import async_utils, filesystem_async
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer import multi_latent_attention
 
     from trainer.cpu.cpu_as_cuda import InOrder, do_nothing, results_queue
 
@@ -68,6 +70,10 @@ def cpu_patches() -> list[tuple[Any, str, Any]]:
         *((module, "AsyncCallsQueue", ForkedWriters) for module in (state, async_utils)),
         # The name that Megatron-Core has from 0.19 on for what `cpu_as_cuda` replaces under the earlier one.
         (filesystem_async, "get_write_results_queue", lambda *_: results_queue()),
+        # Latent attention asks whether a layer is Transformer Engine's, and has None without it.
+        (multi_latent_attention, "TELinear", type("TELinear", (), {})),
+        # Layers that predict further tokens are asked of Transformer Engine, whatever the others are.
+        (gpt_layer_specs, "TESpecProvider", gpt_layer_specs.LocalSpecProvider),
         # With no device it would leave Megatron's random states unset, and with them dropout's.
         (torch.cuda, "device_count", lambda: 1),
         (torch.cuda, "set_device", do_nothing),

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from megatron.bridge.training import comm_overlap
 from megatron.bridge.training.callbacks import Callback, CallbackContext
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
@@ -24,6 +26,7 @@ from megatron.bridge.training.config import (
 from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.mixed_precision import MixedPrecisionConfig, get_mixed_precision_config
 from megatron.bridge.training.pretrain import pretrain
+from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group
 from megatron.core.utils import unwrap_model
 from torch import nn
 
@@ -34,6 +37,7 @@ from trainer.bridge.model_providers import model_provider
 from trainer.bridge.on_cpu import cpu_patches
 from trainer.callbacks import Records, common_callbacks
 from trainer.ending import Ending
+from trainer.errors import TrainerError
 from trainer.launch import Launch
 from trainer.loop import Loop, LoopCallback
 from trainer.progress import CheckpointTransfer
@@ -76,12 +80,29 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
                 run, launch, folders, ending, device, logs_steps=launch.rank == launch.world_size - 1
             ),
         ]
+        if device == "cpu" and folders.weights:
+            _require_expert_parallel(folders.weights, run.recipe.parallelism.expert or 1)
         try:
             pretrain(configuration(run, folders, device), forward_step, [InBridge(callbacks)])
         except BaseException as error:
             for callback in callbacks:
                 callback.on_exception(error)
             raise
+
+
+def _require_expert_parallel(path: Path, ranks: int) -> None:
+    """Raise TrainerError unless the newest checkpoint in `path` has this expert parallelism.
+
+    For the CPU, where experts that are spread over ranks have their own optimizer, whose saved state fits no
+    other number of ranks.
+    """
+    newest = max(path.glob("iter_*/run_config.yaml"))
+    saved = yaml.safe_load(newest.read_text(encoding="utf-8"))["model"]["expert_model_parallel_size"]
+    if saved != ranks:
+        raise TrainerError(
+            f"the checkpoint {path} was saved with expert parallel {saved}, but this run has {ranks}: on the "
+            f"CPU, load it in a run with expert parallel {saved}."
+        )
 
 
 def configuration(run: PlannedRun, folders: Folders, device: str) -> ConfigContainer:
@@ -139,6 +160,7 @@ def configuration(run: PlannedRun, folders: Folders, device: str) -> ConfigConta
             load=str(folders.weights) if folders.weights else None,
             async_save=settings.async_save,
             exit_on_missing_checkpoint=True,
+            load_rng=run.recipe.model.moe is None,  # those of experts fit no other number of ranks
             **_async_writer(device),
         ),
         rng=RNGConfig(seed=run.seed, te_rng_tracker=settings.cuda_graphs),
@@ -215,7 +237,11 @@ class BridgeLoop:
 
     def sharded_state_dicts(self) -> list[dict[str, Any]]:
         """Return Megatron's description of the weights of each chunk."""
-        return [unwrap_model(chunk).sharded_state_dict(prefix=WEIGHTS_PREFIX) for chunk in self.chunks]
+        of_ranks = ensure_metadata_has_dp_cp_group(None)
+        return [
+            unwrap_model(chunk).sharded_state_dict(prefix=WEIGHTS_PREFIX, metadata=of_ranks)
+            for chunk in self.chunks
+        ]
 
 
 class InBridge(Callback):

@@ -1,4 +1,4 @@
-"""The model families: each module turns a planned shape into NeMo's config and model.
+"""The model families of the backend NeMo: each module turns a planned shape into NeMo's config and model.
 
 A new family is a module with `build_model` and a line in `FAMILIES`. Another package provides one by an entry
 point of the group `steptime.trainer_families`, installed in the environment or image that trains.
@@ -14,7 +14,6 @@ from trainer.spec import BRIDGE, ModelShape
 from trainer.versions import has_option
 
 FAMILIES = {
-    "gpt": "trainer.families.gpt",
     "llama": "trainer.families.llama",
     "nemotron4": "trainer.families.nemotron4",
     "nemotron_h": "trainer.families.nemotron_h",

@@ -75,6 +75,10 @@ def parse_image(text: str) -> Image:
     return Image(registry=registry, repository=match["repository"], tag=match["tag"], digest=match["digest"])
 
 
+FIRST_FOR_BRIDGE = (26, 2)
+"""NVIDIA's images of NeMo from this release on are made for Megatron-Bridge, not for NeMo 2."""
+
+
 def nemo_release(name: str) -> tuple[int, int] | None:
     """Return the year and month of an image of NeMo: (26, 2) for `nvcr.io/nvidia/nemo:26.02.01`.
 

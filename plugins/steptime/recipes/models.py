@@ -80,25 +80,7 @@ _OF_THE_RUN = re.compile(
     r"bf16|fp16|fp8.*|fp4.*|params_dtype|.*parallel(_size|_layout)?|.*pipeline.*|tp_comm.*|recompute.*"
     r"|.*cuda_graph.*|cpu_offloading.*|.*init_method|transformer_layer_spec|.*_fn|.*_func"
 )
-"""Fields of NeMo's configs that are functions, or that parallelism, number format or launch decide."""
-
-
-class NemoConfig(Frozen, spec.NemoConfig):
-    """The NeMo config class from which the trainer builds a model, and further config fields to set."""
-
-    config: Annotated[str, matching("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
-    fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _are_of_the_model(self) -> Self:
-        for name in self.fields:
-            if _OF_THE_RUN.fullmatch(name):
-                raise FieldError(
-                    "is decided by the run (its parallelism, number format and settings): leave it out",
-                    "fields",
-                    name,
-                )
-        return self
+"""Matches fields of Megatron that are functions, or that parallelism, number format or launch decide."""
 
 
 class ModelShape(Frozen, spec.ModelShape):
@@ -107,7 +89,7 @@ class ModelShape(Frozen, spec.ModelShape):
     hybrid: HybridShape | None = None
     moe: MoeShape | None = None
     mla: LatentAttention | None = None
-    nemo: NemoConfig | None = None
+    megatron_fields: dict[str, bool | int | float | str | list[int]] | None = None
 
     @property
     def head_width(self) -> int:
@@ -186,7 +168,7 @@ _SPECIAL = {
     "kv_channels": "head width of their own",
     "gated_linear_unit": "choice of MLP",
     "share_embeddings_and_output_weights": "shared embeddings",
-    "nemo": "config of NeMo to choose",
+    "megatron_fields": "fields of Megatron to choose",
 }
 """Fields of a `ModelShape` that not every family has, and their names for people."""
 
@@ -225,19 +207,13 @@ def check_gpt(shape: ModelShape) -> None:
         )
     if shape.mla is not None and shape.kv_channels is not None:
         raise FieldError("latent attention takes its widths from mla: leave kv_channels out", "kv_channels")
-    if shape.nemo is None:
-        return
-    if shape.mtp_num_layers is not None and "mtp_loss_scaling_factor" not in shape.nemo.fields:
-        raise FieldError(
-            "lacks mtp_loss_scaling_factor, for which NeMo has no default: give the weight of the loss of "
-            "further tokens, such as 0.1",
-            "nemo",
-            "fields",
-        )
-    for name in shape.nemo.fields:
+    for name in shape.megatron_fields or {}:
         if any(name in part.model_fields for part in (ModelShape, MoeShape, LatentAttention)):
-            message = f"is a size of the model: give {name} beside nemo, or in moe or mla"
-            raise FieldError(message, "nemo", "fields", name)
+            message = f"is a size of the model: give {name} beside megatron_fields, or in moe or mla"
+            raise FieldError(message, "megatron_fields", name)
+        if _OF_THE_RUN.fullmatch(name):
+            message = "is decided by the run (its parallelism, number format and settings): leave it out"
+            raise FieldError(message, "megatron_fields", name)
 
 
 MEGATRON_BRIDGE = "megatron_bridge"
@@ -657,6 +633,16 @@ class Run(Frozen, spec.PlannedRun):
     """Whether the run is judged with its series; False for imported runs that are only to be shown."""
     trial: TrialPosition | None = None
     """Where it stands in a trial, whose runs are not judged; None outside of trials."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nemo(cls, values: Any) -> Any:
+        """Leave out the model's field `nemo`, which plans in the store and in archives have from versions
+        whose models of the architecture `gpt` NeMo 2 trained."""
+        match values:
+            case {"recipe": {"model": {"nemo": _, **model}} as recipe}:
+                return {**values, "recipe": {**recipe, "model": model}}
+        return values
 
     @property
     def account(self) -> str | None:

@@ -15,10 +15,11 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, FieldErrors, Mistake
-from steptime.recipes.image import nemo_release, parse_image
+from steptime.recipes.image import FIRST_FOR_BRIDGE, nemo_release, parse_image
 from steptime.recipes.models import Model, ModelShape, Nsight, OwnProgram, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
+from steptime.recipes.spec import GPT
 from steptime.refusals import matching
 
 Scaling = Literal["weak", "strong"]
@@ -28,9 +29,6 @@ LAST_STEP = "last"
 
 PROXY_SUFFIX = "-proxy"
 """Suffix of a proxy's size, as in the documents' tables: `405b-proxy` is 405b with fewer layers."""
-
-_FIRST_OF_BRIDGE = (26, 2)
-"""NVIDIA's images of NeMo from this release on are made for Megatron-Bridge, not for NeMo 2."""
 
 EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs")
 """Placeholders in the template of an experiment's name."""
@@ -418,15 +416,18 @@ class Workload(Frozen):
         )
 
     def _backend(self, model: Model) -> Literal["nemo", "megatron_bridge"]:
-        """Return `backend`, or Megatron-Bridge if steptime's trainer trains `model` in images made for it."""
+        """Return `backend`, or what steptime's trainer trains `model` with: that of the images, or the only
+        one that has such models."""
         if self.backend is not None:
             return self.backend
         if self.launcher is not None or not isinstance(model, ModelShape):
             return "nemo"
+        if model.architecture == GPT:
+            return "megatron_bridge"
         images = (platform.image for platform in self.gpu_types.values())
         releases = (nemo_release(image) for image in images if image is not None)
         return (
             "megatron_bridge"
-            if any(release and release >= _FIRST_OF_BRIDGE for release in releases)
+            if any(release and release >= FIRST_FOR_BRIDGE for release in releases)
             else "nemo"
         )

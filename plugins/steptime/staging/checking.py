@@ -6,9 +6,10 @@ from steptime.clusters.config import check_runs, load_cluster
 from steptime.errors import UserError
 from steptime.recipes.bridge_launch import bridge_commit
 from steptime.recipes.config_files import load_each, raise_together
+from steptime.recipes.image import FIRST_FOR_BRIDGE, nemo_release
 from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
-from steptime.recipes.spec import FP8_RECIPES, GPU_FORMATS, check_trainable
+from steptime.recipes.spec import BRIDGE, FP8_RECIPES, GPU_FORMATS, check_trainable
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.trials import list_trials, load_trial, plan_trial
@@ -38,6 +39,13 @@ def require_trainable(runs: Iterable[Run]) -> None:
                 f"{recipe.workload} {recipe.size} is trained by steptime's trainer, which needs NeMo, and "
                 f"image {recipe.image} has another program: choose an image with NeMo, or, to run "
                 "that program, set launcher in the workload's file (docs/reference/workloads.md)."
+            )
+        release = None if recipe.image is None else nemo_release(recipe.image)
+        if recipe.backend == BRIDGE and release is not None and release < FIRST_FOR_BRIDGE:
+            first = ".".join(f"{number:02}" for number in FIRST_FOR_BRIDGE)
+            raise UserError(
+                f"{recipe.workload} {recipe.size} is trained by Megatron-Bridge, for which image "
+                f"{recipe.image} is too old: choose one from nemo:{first} on."
             )
         if (problem := _untrainable(run)) is not None:
             raise UserError(

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from megatron.bridge import AutoBridge, recipes
+from megatron.bridge.models.deepseek import deepseek_v3_bridge
 from megatron.bridge.training import comm_overlap
 from megatron.bridge.training.config import ConfigContainer, runtime_config_update
 from megatron.core import utils
@@ -34,6 +35,8 @@ KERNELS = {
     ),
 }
 """Functions of Transformer Engine whose absence Megatron-Core refuses."""
+ADAM = "transformer_engine.pytorch.optimizers"
+"""The module whose `FusedAdam` stores states in other formats, as some recipes want it."""
 APEX = "fused_weight_gradient_mlp_cuda"
 """The module without which gradients are not accumulated in the kernels of matrix products."""
 
@@ -41,11 +44,20 @@ APEX = "fused_weight_gradient_mlp_cuda"
 def pretend_kernels() -> None:
     """Let Megatron-Core find a GPU and kernels, none of which it calls here."""
     torch.cuda.get_device_properties = lambda _device=0: SimpleNamespace(major=9, minor=0, name="NVIDIA H100")
-    sys.modules[APEX], comm_overlap.HAVE_TE = ModuleType(APEX), True
+    sys.modules[ADAM] = ModuleType(ADAM)
+    sys.modules[ADAM].FusedAdam = _adam
+    sys.modules[APEX] = ModuleType(APEX)
+    comm_overlap.HAVE_TE = deepseek_v3_bridge.HAVE_TE = True
     utils.get_te_version = lambda: Version("2.12")
     for module, names in KERNELS.items():
         for name in names:
             setattr(module, name, print)
+
+
+def _adam(
+    master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any
+) -> None:
+    """Have the arguments that Megatron-Core asks for; nothing calls it."""
 
 
 def completed(config: ConfigContainer) -> dict[str, Any]:

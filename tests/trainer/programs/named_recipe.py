@@ -20,10 +20,8 @@ from megatron.bridge.recipes.kimi import kimi_k2
 from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
-from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec
 from megatron.core.tensor_parallel import layers
-from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import MoETransformerLayer, TransformerLayerSubmodules
@@ -93,10 +91,6 @@ WITHOUT_GPUS: dict[str, Any] = {
     "seq_length": LENGTH,
 }
 PATCHES: list[Patch] = [
-    # Megatron-Core asks whether a layer is Transformer Engine's, and has None without it.
-    (multi_latent_attention, "TELinear", type("TELinear", (), {})),
-    # Megatron-Bridge asks for Transformer Engine's layers to predict further tokens.
-    (gpt_layer_specs, "TESpecProvider", gpt_layer_specs.LocalSpecProvider),
     # Megatron-Bridge 0.6 runs in a stream of its own where parts of a step are graphs.
     (torch.cuda, "set_stream", lambda _stream: None),
     # Megatron-Core adds an expert's bias in place, to a tensor that this function has returned as it was.

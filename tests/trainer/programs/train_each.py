@@ -25,7 +25,7 @@ def main() -> None:
             import trainer.bridge.training
         else:
             import trainer.cpu.cpu_layers
-            import trainer.families.gpt
+            import trainer.families.llama
             import trainer.training  # noqa: F401
     for line in sys.stdin:
         process = multiprocessing.get_context("fork").Process(target=_run, kwargs=json.loads(line))
