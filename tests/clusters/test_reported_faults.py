@@ -1,6 +1,7 @@
 """Faults that users of similar systems have reported, named by their reports: they have to end well here."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import asyncssh
@@ -43,6 +44,16 @@ STATES = {
         False,
     ),
     "spur 618: a job waits, and Slurm gives no reason": (line("PENDING", nodes=""), JobState.QUEUED, False),
+    "DataDesigner 892: a job held since its reservation was deleted has an unknown state": (
+        line("RESV_DEL_HOLD", nodes=""),
+        JobState.QUEUED,
+        False,
+    ),
+    "parsl 2259: a word for a state is not the one that was looked for": (
+        line("RUNNING"),
+        JobState.RUNNING,
+        False,
+    ),
     "slurm: a state of a later release": (line("EXPEDITED_BY_9.0"), JobState.UNKNOWN, False),
 }
 
@@ -83,6 +94,88 @@ async def test_a_job_is_found_in_whatever_partition_it_is(make_spec: MakeSpec) -
     await commands.sacct("--name", ["job"], ["job"])
     words += submit_command(make_spec("job", "true"), root="/shared", folder="/shared/x")
     assert not [word for word in words if word.startswith(("-p", "--partition", "--clusters", "-M"))]
+
+
+async def test_a_job_that_got_the_number_of_an_earlier_one_is_told_from_it() -> None:
+    """submitit 1660: after a reset of Slurm's numbers sacct shows the end of another job."""
+    answer = (
+        f"{line('FAILED', exit_code='1:0').replace('|job|', '|other|')}\n{line('RUNNING', exit_code='0:0')}"
+    )
+
+    async def run(_: list[str], **_options: object) -> CommandResult:
+        return CommandResult(exit_code=0, stdout=answer, stderr="")
+
+    found = await SlurmCommands(run, cluster="eos", root="/shared").sacct("--jobs", ["7"], ["job"])
+    assert {name: [record.state for record in records] for name, records in found.items()} == {
+        "job": ["RUNNING"]
+    }
+
+
+async def test_sacct_is_asked_about_many_jobs_in_parts_and_by_their_own_numbers() -> None:
+    """slurm-pipeline 45: too many numbers in one command; snakemake 1227: sacct shows what began today;
+    snakemake 2036: a task of an array has another number."""
+    asked: list[list[str]] = []
+
+    async def run(argv: list[str], **_: object) -> CommandResult:
+        asked.append(argv)
+        numbers = argv[-1].partition("=")[2].split(",")
+        rows = [line("COMPLETED", exit_code="0:0", id=number) for number in numbers]
+        return CommandResult(exit_code=0, stdout="\n".join(rows), stderr="")
+
+    numbers = [str(number) for number in range(1, 1001)]
+    found = await SlurmCommands(run, cluster="eos", root="/shared").sacct("--jobs", numbers, ["job"])
+    assert [record.job_id for record in found["job"]] == numbers
+    assert len(asked) == 3
+    for argv in asked:
+        assert sum(map(len, argv)) < 100_000
+        assert "--starttime=now-60days" in argv
+        assert argv[-2].startswith("--format=JobIDRaw,")
+
+
+QUEUE_ERRORS = {
+    "parsl 1588: the controller is away, and the job counts as running for ever": (
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    ),
+    "fractal-server 2482: squeue fails, and the job counts as completed": "slurm_load_jobs error: Zero Bytes",
+    "dpdispatcher 95: squeue fails, and the job counts as finished": "squeue: error: Socket timed out",
+}
+
+
+@pytest.mark.parametrize("report", QUEUE_ERRORS)
+async def test_a_queue_that_does_not_answer_ends_no_job(report: str) -> None:
+    async def run(_: list[str], **_options: object) -> CommandResult:
+        return CommandResult(exit_code=1, stdout="", stderr=QUEUE_ERRORS[report])
+
+    with pytest.raises(OutOfReach):
+        await SlurmCommands(run, cluster="eos", root="/shared").squeue(["job"])
+
+
+SBATCH = {
+    "dask-jobqueue 209: a site's sbatch prints the number alone": ("15786755", "15786755"),
+    "snakemake-executor-plugin-slurm 121: the cluster's name behind the number": ("815;eos", "815"),
+    "dask-jobqueue 227: a site's sbatch speaks first": ("Job estimate: 3 units\n12 left\n815", "815"),
+}
+
+
+@pytest.mark.parametrize("report", SBATCH)
+def test_the_number_of_a_job_is_found_in_what_sbatch_prints(
+    report: str, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    printed, number = SBATCH[report]
+    for name, text in {"squeue": "", "sbatch": printed, "scontrol": ""}.items():
+        stub = tmp_path / "bin" / name
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text(f"#!/bin/sh\nprintf '%s' '{text}'\n")
+        stub.chmod(0o755)
+    done = subprocess.run(
+        submit_command(make_spec("job", "true"), root="/shared", folder=str(tmp_path)),
+        env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [record] = read_squeue(done.stdout)
+    assert (record.job_id, record.state) == (number, "PENDING")
 
 
 ACCOUNTING = {
