@@ -18,7 +18,7 @@ from steptime.cli import app
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_dag_run, compare_planned, compare_since, compare_sweep
 from steptime.judging.judgements import judge_all
-from steptime.judging.missing_cells import find_missing, two_levels
+from steptime.judging.missing_cells import Completeness, MissingCell, find_missing, two_levels
 from steptime.judging.series import Series
 from steptime.judging.trend import sentence, trend
 from steptime.logs.training_log import Problem
@@ -187,6 +187,62 @@ def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks: S
     assert ": 0.4 s, unchanged until " in said[2]
     assert f", after 7 runs; since then it failed 3 times, the newest: {MEMORY}." in said[2]
     assert ", after 7 runs; since then it did not run: sweep weekly-h has no result of it; " in said[4]
+
+
+def test_every_count_of_the_line_and_of_json(make_result: MakeResult) -> None:
+    """Dates are local, and 06:00 UTC is the same day in all time zones of the tests."""
+
+    def cell(gpus: int, cause: str = MEMORY, **fields: Any) -> MissingCell:
+        told = {"attempts": 1, "last_job": f"job-{gpus}", "last_ran": 1_789_971_200.0} | fields
+        return MissingCell(series(gpus), cause, **told)
+
+    def series(gpus: int) -> Series:
+        return Series.from_run(make_result("x", gpus=gpus).run)
+
+    found = Completeness(
+        judged=21,
+        insufficient_history=2,
+        without_a_number=3,
+        failed=(cell(1), cell(2, attempts=3), cell(4, NCCL, weeks=5), cell(8, NCCL, weeks=6, attempts=2)),
+        not_run=(
+            cell(16, "it waits", attempts=0),
+            cell(32, "it waits", attempts=0, last_ran=None, last_job=None),
+        ),
+        failed_since=(cell(64, weeks=2),),
+        too_noisy=(series(128), series(256)),
+        alternating=tuple(series(2**power) for power in range(9, 15)),
+        names={series(2): "the second"},
+    )
+    first = "32 cells planned: 21 judged, 2 with insufficient history, 3 without a time to judge, 4 failed"
+    noisy = "2 too noisy to detect 5 % (tiny·fp32·128, tiny·fp32·256)"
+    alternate = ", ".join(f"tiny·fp32·{2**power}" for power in range(9, 13))
+    last = f"{noisy}; 6 alternating between two levels ({alternate} and 2 more)"
+    since = "shown by an earlier run, as the newest failed"
+    assert found.line == (
+        f"{first} (tiny·fp32·1, the second: {MEMORY}; tiny·fp32·4, tiny·fp32·8: {NCCL}), "
+        f"2 not run (tiny·fp32·16, tiny·fp32·32: it waits); 1 {since} (tiny·fp32·64: {MEMORY}); {last}"
+    )
+    assert found.counts == f"{first}, 2 not run; 1 {since}; {last}"
+    assert found.remarks == [
+        f"tiny·fp32·1 failed: {MEMORY}",
+        f"the second failed 3 times, the newest: {MEMORY}",
+        f"tiny·fp32·4 failed: {NCCL}; it fails for the fifth week",
+        f"tiny·fp32·8 failed 2 times, the newest: {NCCL}; it fails for 6 weeks",
+        "tiny·fp32·16 did not run: it waits; it ran last on 2026-09-21",
+        "tiny·fp32·32 did not run: it waits; it has never run",
+        f"tiny·fp32·64 failed: {MEMORY}; it fails for the second week",
+    ]
+    told = found.as_json
+    numbers = {name: value for name, value in told.items() if isinstance(value, int)}
+    assert numbers == {
+        **{"planned": 32, "judged": 21, "insufficient_history": 2, "without_a_number": 3},
+        **{"failed": 4, "not_run": 2},
+    }
+    assert (told["line"], told["counts"]) == (found.line, found.counts)
+    assert [(one["attempts"], one["job_name"]) for one in told["missing"]] == [
+        *((1, "job-1"), (3, "job-2"), (1, "job-4"), (2, "job-8"), (0, "job-16"), (0, None), (1, "job-64")),
+    ]
+    assert (len(told["too_noisy"]), len(told["alternating"])) == (2, 6)
 
 
 @pytest.mark.parametrize(

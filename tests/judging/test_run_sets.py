@@ -10,7 +10,17 @@ import pytest
 import stored
 
 from steptime.errors import UserError
-from steptime.judging.run_sets import RunSet, compare_sets, difference, identity, median_difference
+from steptime.judging.run_sets import (
+    CellDifference,
+    Difference,
+    RunSet,
+    SetComparison,
+    compare_sets,
+    difference,
+    identity,
+    median_difference,
+)
+from steptime.judging.series import SeriesRun
 from steptime.measure.metrics import measure
 from steptime.measure.record import format_record
 from steptime.recipes.models import Mode
@@ -22,6 +32,8 @@ from steptime.store.schema import runs
 Write = Callable[..., None]
 NOW = 1_790_000_000.0
 DAY_S = 86_400.0
+UP = "median of 6 cells in both sets +3.0 % (+3.0 to +3.0 %)"
+DOWN = "median of 6 cells in both sets -3.0 % (-3.0 to -3.0 %)"
 
 
 @pytest.fixture
@@ -245,6 +257,43 @@ def test_the_median_over_cells_lies_between_the_ranks_of_the_sign_test(
 ) -> None:
     found = median_difference([rank / 100 for rank in range(1, cells + 1)][::-1])
     assert (found.low, found.high) == (ends[0] / 100, ends[1] / 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "measure", "sentence"),
+    [
+        ((0.03,) * 6, "time", f"B is slower than A: {UP}"),
+        ((-0.03,) * 6, "time", f"B is faster than A: {DOWN}"),
+        ((0.03,) * 6, "tokens", f"B needs more GPU time for a token than A: {UP}"),
+        ((-0.03,) * 6, "tokens", f"B needs less GPU time for a token than A: {DOWN}"),
+        ((0.03,) * 6, "price", f"B costs more for a token than A: {UP}"),
+        ((-0.03,) * 6, "price", f"B costs less for a token than A: {DOWN}"),
+        (
+            (-0.01, 0.03) * 3,
+            "time",
+            "A and B do not differ by more than chance explains: "
+            "median of 6 cells in both sets +1.0 % (-1.0 to +3.0 %)",
+        ),
+        ((0.03,), "time", "median of 1 cell in both sets +3.0 %; an interval needs 6 cells"),
+        ((), "time", "no cell is in both sets: 2 in A, 3 in B"),
+    ],
+)
+def test_the_sentence_and_the_remarks(changes: tuple[float, ...], measure: Any, sentence: str) -> None:
+    days = (1_789_971_200.0, 1_789_971_200.0 + 3 * DAY_S)
+    old, new = (SeriesRun({"job_name": f"job-{at}", "submitted_at": at}, 1.0, "") for at in days)
+    cells = tuple(CellDifference("c", (), (), (), (), Difference(change)) for change in changes)
+    compared = SetComparison(measure, (old, new), (new,), cells, ("x", "y"), ("x", "y", "z"), ())
+    assert compared.sentence == sentence
+    basis = {
+        "time": [],
+        "tokens": ["compared is the GPU time of a million tokens, in seconds"],
+        "price": ["compared is the price of a million tokens"],
+    }
+    assert compared.remarks == [
+        "A: 2 runs of 2026-09-21 to 2026-09-24; B: 1 run of 2026-09-24",
+        *basis[measure],
+        "1 run is in both sets",
+    ]
 
 
 def test_few_runs_and_few_cells_have_no_interval() -> None:

@@ -13,6 +13,7 @@ from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.judging.comparison import finding_of_run
 from steptime.judging.trial_answers import (
+    RoundRun,
     TrialAnswer,
     known_noise_percent,
     newest_trial,
@@ -55,6 +56,74 @@ def test_a_known_best_and_what_was_set_aside_are_told() -> None:
     sentence = TrialAnswer(rules, state, ()).sentence
     assert "`v0` is slower than none that is left by more than 1 %, after " in sentence
     assert "`v12` was set aside after one run, 51 % slower in it (not tested)." in sentence
+
+
+@pytest.mark.parametrize(
+    ("times", "rounds", "options", "sentence"),
+    [
+        (
+            (10, 10.01, 10.02),
+            8,
+            {},
+            "`v0`, `v1` and `v2` are within 0.8 % of each other, after 4 rounds, 24.00 GPU-hours.",
+        ),
+        (
+            (10, 10.4, 13, 10.01),
+            8,
+            {},
+            "`v1` is 4.0 % slower than `v0` (2.1 to 5.9 %); "
+            "`v2` is 30.0 % slower than `v0` (27.6 to 32.4 %); "
+            "`v0` and `v3` are within 1.0 % of each other, after 4 rounds, 32.00 GPU-hours.",
+        ),
+        (
+            (10.2, 10),
+            2,
+            {},
+            "Nothing is shown yet after 2 rounds, 4.00 GPU-hours. Open: `v0` against `v1` (−0.2 to 4.3 %). "
+            "The answer is not known yet.",
+        ),
+        (
+            (10, 10.05),
+            2,
+            {"known_noise_percent": 2, "rounds_max": 2},
+            "Nothing is shown after 2 rounds, 4.00 GPU-hours. Open: `v1` against `v0` (−5.6 to 5.9 %). "
+            "It ended by its rounds_max. Some 180 further runs should decide it.",
+        ),
+        (
+            (10, 10.05),
+            2,
+            {"known_noise_percent": 2, "budget_used_up": True},
+            "Nothing is shown after 2 rounds, 4.00 GPU-hours. Open: `v1` against `v0` (−8.9 to 10.7 %). "
+            "It ended by its gpu_hours_max. Some 268 further runs should decide it.",
+        ),
+        (
+            (10, OUT_OF_MEMORY),
+            1,
+            {},
+            f"only `v0` is left, after 0 rounds, 2.00 GPU-hours. `v1` cannot run: {OUT_OF_MEMORY}.",
+        ),
+        (
+            (None, None),
+            1,
+            {},
+            "Nothing is shown yet after 1 round, 2.00 GPU-hours. The answer is not known yet.",
+        ),
+    ],
+)
+def test_the_whole_answer_is_told(
+    times: tuple[float | str | None, ...], rounds: int, options: dict[str, Any], sentence: str
+) -> None:
+    """Each run takes an hour of one GPU; a text is why a variant cannot run."""
+    names = tuple(f"v{number}" for number in range(len(times)))
+    observed = [
+        Observation(name, number, None, time) if isinstance(time, str) else Observation(name, number, time)
+        for number in range(1, rounds + 1)
+        for name, time in zip(names, times, strict=True)
+    ]
+    state = decide(names, observed, **{"least_difference_percent": 1, "known_noise_percent": 0.3} | options)
+    runs = tuple(RoundRun(seen.variant, seen.round, 0, None, None, 1.0, ()) for seen in observed)
+    rules = RULES.model_copy(update={"variants": names})
+    assert TrialAnswer(rules, state, runs).sentence == sentence
 
 
 def test_a_round_is_decided_by_the_rounds_before_it_only(trial: StoredTrial) -> None:

@@ -229,7 +229,7 @@ class SetComparison:
         elif self.measure == "price":
             remarks.append("compared is the price of a million tokens")
         if both := len({run.job_name for run in self.a} & {run.job_name for run in self.b}):
-            remarks.append(f"{both} runs are in both sets")
+            remarks.append(f"{counted(both, 'run')} {'is' if both == 1 else 'are'} in both sets")
         return remarks
 
     @property
