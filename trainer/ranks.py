@@ -33,6 +33,8 @@ def count_parameters(chunks: Iterable[torch.nn.Module]) -> int:
     expert_tensor_ranks = parallel_state.get_expert_tensor_parallel_world_size()
     parameters = 0
     for name, parameter in (named for chunk in chunks for named in chunk.named_parameters()):
+        if getattr(parameter, "shared", False):
+            continue  # the last pipeline stage's copy of the embedding
         of_expert, split = ".experts." in name, getattr(parameter, "tensor_model_parallel", False)
         spread = (expert_tensor_ranks if of_expert else tensor_ranks) if split else 1
         parameters += parameter.numel() * spread * (expert_ranks if of_expert else 1)
