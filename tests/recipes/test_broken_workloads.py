@@ -241,6 +241,133 @@ MISTAKES = {
         "line 44, sizes.8b.checkpoint.minimum_gpus_to_save.h101: unknown GPU type 'h101': did "
         "you mean 'h100'? Valid are: h100, b200.",
     ),
+    "a default dtype that no row has": (
+        "dtype: bf16}\nsteps",
+        "dtype: fp8}\nsteps",
+        "line 7, defaults.dtype: unknown dtype 'fp8' of the default size 8b. Valid are: bf16.",
+    ),
+    "a default GPU count that no row has": (
+        "default_gpus: [16]",
+        "default_gpus: [16, 24]",
+        "line 29, sizes.8b.default_gpus.1: unknown GPU count '24' of 8b: did you mean '16'? Valid "
+        "are: 16, 32.",
+    ),
+    "GPU counts that descend": (
+        "gpus: [16, 32]",
+        "gpus: [32, 16]",
+        f"line 33, {FIRST}.gpus: GPU counts must be in ascending order, each once.",
+    ),
+    "a GPU count twice": (
+        "gpus: [16, 32]",
+        "gpus: [16, 16]",
+        f"line 33, {FIRST}.gpus: GPU counts must be in ascending order, each once.",
+    ),
+    "a rank twice": (
+        "ranks: [0, 1]",
+        "ranks: [0, 1, 1]",
+        "line 9, profile.ranks: rank 1 is named twice: name each once.",
+    ),
+    "a brace that is not closed": (
+        '"pretrain_{size}_{gpus}"',
+        '"pretrain_{size"',
+        "line 6, experiment: 'pretrain_{size' is no template: every { needs its }, as in {size}.",
+    ),
+    "a profile that ends as it begins": (
+        "first_step: 20",
+        "first_step: 25",
+        "line 9, profile.last_step: profiling from step 25 to step 25 ends before it has begun: let "
+        "first_step "
+        "be below last_step.",
+    ),
+    "a batch by two rules": (
+        BATCH + "{per_gpu: 2}",
+        BATCH + "{per_gpu: 2, fixed: 32}",
+        f"line 37, {FIRST}.global_batch_size.weak: give either per_gpu or fixed.",
+    ),
+    "a batch by no rule": (
+        BATCH + "{per_gpu: 2}",
+        BATCH + "{}",
+        f"line 37, {FIRST}.global_batch_size.weak: give either per_gpu or fixed.",
+    ),
+    "a configuration of fewer layers": (
+        "      - gpu_types: [b200]\n",
+        "      - num_layers: 8\n        gpu_types: [b200]\n",
+        f"line 38, {SECOND}.num_layers: is for proxies, which have fewer layers: a configuration runs "
+        "the whole "
+        "model.",
+    ),
+    "a configuration of another model": (
+        "      - gpu_types: [b200]\n",
+        "      - model: {vocab_size: 64}\n        gpu_types: [b200]\n",
+        f"line 38, {SECOND}.model: is for proxies, which have fewer layers: a configuration runs the "
+        "whole model.",
+    ),
+    "a proxy of the whole model": (
+        "        num_layers: 4\n",
+        "",
+        "line 45, sizes.8b.proxies.0: a proxy must change the model: set num_layers, or other fields "
+        "of the model.",
+    ),
+    "a proxy whose heads do not divide": (
+        "        num_layers: 4\n",
+        "        num_layers: 4\n        model: {num_query_groups: 12}\n",
+        "line 49, sizes.8b.proxies.0.model.num_query_groups: 32 attention heads cannot be divided "
+        "among 12 query "
+        "groups: give a number that divides them.",
+    ),
+    "a proxy with an unknown field": (
+        "        num_layers: 4\n",
+        "        num_layers: 4\n        model: {num_heads: 12}\n",
+        "line 49, sizes.8b.proxies.0.model.num_heads: unknown field.",
+    ),
+    "virtual stages of one stage": (
+        "{tensor: 4, pipeline: 1, context: 1}",
+        "{tensor: 4, pipeline: 1, context: 1, virtual_pipeline: 2}",
+        f"line 34, {FIRST}.parallelism.virtual_pipeline: 2 virtual stages need more than one pipeline stage: "
+        "raise pipeline, or leave this out.",
+    ),
+    "an outer stage of one stage": (
+        "{tensor: 4, pipeline: 1, context: 1}",
+        "{tensor: 4, pipeline: 1, context: 1, last_stage_layers: 2}",
+        f"line 34, {FIRST}.parallelism.last_stage_layers: is for a pipeline of several stages: leave it out, "
+        "or raise pipeline.",
+    ),
+    "an outer stage that its virtual stages do not divide": (
+        "{tensor: 1, pipeline: 4, context: 1}",
+        "{tensor: 1, pipeline: 4, context: 1, virtual_pipeline: 2, first_stage_layers: 3}",
+        f"line 41, {SECOND}.parallelism.first_stage_layers: 3 layers cannot be spread over the "
+        "stage's 2 virtual "
+        "stages; and",
+    ),
+    "a rule that sets nothing": (
+        "vboost: true}",
+        "gpu_types: [h100]}",
+        "line 17, performance.rules.0: the rule sets nothing: give at least one of trainer, environment, "
+        "ranks_per_numa_node, priority_cores, vboost and arguments.",
+    ),
+    "arguments for a script that does not train it": (
+        "vboost: true}",
+        'arguments: {recompute: "1"}}',
+        "line 17, performance.rules.0.arguments: are for Megatron-Bridge's script, which does not "
+        "train all sizes "
+        "of this rule: leave them out, or limit the rule to sizes that are recipes of Megatron-Bridge.",
+    ),
+    "a head width in a family without": (
+        "      seq_length: 8192\n",
+        "      seq_length: 8192\n      kv_channels: 64\n",
+        "line 29, sizes.8b.model.kv_channels: llama models have no head width of their own: leave "
+        "kv_channels out.",
+    ),
+    "a frequency without its window": (
+        "      seq_length: 8192\n",
+        "      seq_length: 8192\n      window_attn_skip_freq: 2\n",
+        "line 29, sizes.8b.model.window_attn_skip_freq: window_attn_skip_freq is for window_size.",
+    ),
+    "a window that ends before it begins": (
+        '"40:49"',
+        '"49:40"',
+        "line 8, steps.window: window '49:40' ends before it begins: write the smaller step first.",
+    ),
 }
 """By mistake: a text of GOOD, its replacement, and the sentence, or its beginning if it ends in 'and'."""
 

@@ -214,6 +214,34 @@ MISTAKES = {
         "sizes.314b.model.megatron_fields.expert_model_parallel_size: is decided by the run (its "
         "parallelism, number format and settings): leave it out.",
     ),
+    "experts' tensor parallelism without the experts'": (
+        GROK,
+        ("expert: 8, expert_tensor: 4", "expert_tensor: 4"),
+        "expert_tensor: 4",
+        f"{IN_GROK}.parallelism.expert_tensor: needs the field expert, which is missing: set it, to 1 "
+        "if every "
+        "rank has all experts.",
+    ),
+    "an expert that its ranks do not divide": (
+        GROK,
+        ("moe_ffn_hidden_size: 32768", "moe_ffn_hidden_size: 32770"),
+        "expert: 8, expert_tensor: 4",
+        f"{IN_GROK}.parallelism.expert_tensor: an expert's moe_ffn_hidden_size of 32770 cannot be "
+        "spread over its "
+        "tensor parallelism, 4 ranks: set expert_tensor to a divisor of 32770, or",
+    ),
+    "a head width beside latent attention": (
+        DEEPSEEK,
+        ("mtp_num_layers: 1", "mtp_num_layers: 1\n      kv_channels: 64"),
+        "kv_channels: 64",
+        "sizes.671b.model.kv_channels: latent attention takes its widths from mla: leave kv_channels out.",
+    ),
+    "a window beside latent attention": (
+        DEEPSEEK,
+        ("mtp_num_layers: 1", "mtp_num_layers: 1\n      window_size: 128"),
+        "window_size: 128",
+        "sizes.671b.model.window_size: window_size does not go with mla.",
+    ),
 }
 """By mistake: file, replaced text, replacement, part of the line named first, sentence or its start."""
 

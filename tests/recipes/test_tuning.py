@@ -63,6 +63,19 @@ def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
             {**LLAMA, "arguments": {"x": "1"}},
             "`arguments` are for scripts of Megatron-Bridge, and llama3.1-25.04 70b",
         ),
+        ({**LLAMA, "expert_parallel": 2}, "tuned to ep2: it has no experts to spread"),
+        (
+            {**LLAMA, "size": "8b", "tensor_parallel": 64, "context_parallel": 1},
+            "tuned to tp64 cp1: 32 attention heads cannot be spread over tensor parallel 64",
+        ),
+        (
+            {**LLAMA, "pipeline_parallel": 32, "tensor_parallel": 1, "context_parallel": 1},
+            "tuned to tp1 pp32 cp1: 80 layers cannot be divided into 32 pipeline stages",
+        ),
+        (
+            {**NANO, "expert_parallel": 16},
+            "tuned to ep16: 8 GPUs are no multiple of expert × expert tensor × pipeline parallel = 16",
+        ),
         ({**NANO, "arguments": {"--x": "1"}}, "argument '--x': write its name without dashes"),
         ({**NANO, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),
         ({**IMPORTED, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),

@@ -121,23 +121,14 @@ def _check_names(workload: Workload) -> Iterator[Mistake]:
 def _check_heads(workload: Workload) -> Iterator[Mistake]:
     """Check that attention heads can be divided among the hidden size, query groups and tensor ranks."""
     for size, shape in _shapes(workload):
-        if shape.kv_channels is None and shape.mla is None and shape.hidden_size % shape.num_attention_heads:
-            yield Mistake(
-                f"a hidden_size of {shape.hidden_size} cannot be divided among "
-                f"{shape.num_attention_heads} attention heads: correct one, or give kv_channels",
-                ("sizes", size, "model", "hidden_size"),
-            )
-        if shape.num_attention_heads % shape.num_query_groups:
-            yield Mistake(
-                f"{shape.num_attention_heads} attention heads cannot be divided among "
-                f"{shape.num_query_groups} query groups: give a number that divides them",
-                ("sizes", size, "model", "num_query_groups"),
-            )
-    shapes = dict(_shapes(workload))
-    for location, size, rule in _rules(workload):
-        if size not in shapes:
+        yield from _uneven_heads(shape, ("sizes", size, "model"))
+    for located in _rules(workload):
+        location, rule, shape_of_rule = located.location, located.rule, _shape_of_rule(workload, located)
+        if shape_of_rule is None:
             continue
-        heads = shapes[size].num_attention_heads
+        if rule.model:
+            yield from _uneven_heads(shape_of_rule, (*location, "model"))
+        heads = shape_of_rule.num_attention_heads
         degrees: dict[Location, int] = {
             (*location, "parallelism", "tensor"): rule.parallelism.tensor,
             **{
@@ -151,6 +142,22 @@ def _check_heads(workload: Workload) -> Iterator[Mistake]:
                     "give a number that divides them",
                     degree_location,
                 )
+
+
+def _uneven_heads(shape: ModelShape, location: Location) -> Iterator[Mistake]:
+    heads = shape.num_attention_heads
+    if shape.kv_channels is None and shape.mla is None and shape.hidden_size % heads:
+        yield Mistake(
+            f"a hidden_size of {shape.hidden_size} cannot be divided among {heads} attention heads: "
+            "correct one, or give kv_channels",
+            (*location, "hidden_size"),
+        )
+    if heads % shape.num_query_groups:
+        yield Mistake(
+            f"{heads} attention heads cannot be divided among {shape.num_query_groups} query groups: "
+            "give a number that divides them",
+            (*location, "num_query_groups"),
+        )
 
 
 def _check_experts(workload: Workload) -> Iterator[Mistake]:
