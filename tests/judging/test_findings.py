@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
+from steptime.judging.common_causes import CommonCause
 from steptime.judging.detection import SeriesState, series_states
 from steptime.judging.findings import Comparison, Finding, rank_findings
+from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
@@ -40,3 +44,49 @@ def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something() ->
         found = cell(1, series_state)
         judgement = replace(found.judgement, placement=Placement("a1", ("b1",)))
         assert f"slower by 6.0 %, {said}" in Comparison((replace(found, judgement=judgement),)).remarks[0]
+
+
+def test_the_whole_remark_on_a_level() -> None:
+    """Dates are local, and 06:00 UTC is the same day in all time zones of the tests."""
+    day = 1_789_971_200.0
+    jumped = Onset("job", day, day - 86_400, day + 86_400, nearby=("NCCL_ALGO: none → Ring",))
+    [slower] = series_states([*USUAL, *[1.05] * 8, 1.12])[-1:]
+    [faster] = series_states([*USUAL, 0.94])[-1:]
+
+    def remark(series_state: SeriesState, onset: Onset, **fields: object) -> str:
+        found = cell(1, series_state)
+        judgement = replace(found.judgement, onset=onset, changes=("image a → b",))
+        return Comparison((replace(found, judgement=judgement, **fields),)).remarks[0]  # type: ignore[arg-type]
+
+    changed = "changed then: image a → b; or, at another run of that range: NCCL_ALGO: none → Ring"
+    since = "since 2026-09-21 (between 2026-09-20 and 2026-09-22)"
+    assert remark(faster, jumped) == (
+        f"x·x·1: faster by 6.0 % {since}, suspected; {changed}; 2 confirmation runs decide"
+    )
+    assert remark(faster, jumped, confirmation_runs="steptime run x", harmless=("image a → b",)) == (
+        f"x·x·1: faster by 6.0 % {since}, suspected; {changed}; most cells that are as usual have "
+        "image a → b, "
+        "too; 2 confirmation runs decide: steptime run x"
+    )
+    assert remark(slower, jumped) == (
+        f"x·x·1: slower by 8.5 % {since}, confirmed; {changed}; by 6.7 % more in the newest run; "
+        "2 confirmation runs decide"
+    )
+    drifting = replace(jumped, weekly=0.012)
+    assert remark(slower, drifting).startswith(
+        f"x·x·1: slower by 8.5 % {since}, confirmed; it {drifting.drift_words}, so it is no single change; "
+    )
+
+
+@pytest.mark.parametrize(("at", "began"), [(50.0, 100.0), (150.0, 150.0), (999.0, 200.0)])
+def test_a_cell_that_drifts_jumps_with_the_others_of_its_cause(at: float, began: float) -> None:
+    found = cell(1, series_states([*USUAL, 1.06])[-1])
+    drifting = Onset("job", 120.0, 100.0, 200.0, weekly=0.01)
+    found = replace(found, judgement=replace(found.judgement, onset=drifting, changes=("old",)))
+    for kind, changes in (("change", ("image a → b",)), ("node", ())):
+        cause = CommonCause(kind, "h100", "image a → b", "", frozenset(), "slower", 0.05, at)  # type: ignore[arg-type]
+        moved = found.moved_by(cause).judgement
+        assert moved.onset is not None
+        assert (moved.onset.at, moved.onset.weekly, moved.changes) == (began, None, changes)
+    stepped = replace(found, judgement=replace(found.judgement, onset=replace(drifting, weekly=None)))
+    assert stepped.moved_by(cause) is stepped

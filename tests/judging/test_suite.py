@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.judging.detection import Baseline
-from steptime.judging.suite import judge_suite
+from steptime.judging.suite import SuiteCell, judge_suite
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
@@ -150,6 +150,40 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
         low, high = Baseline(tuple(map(float, runs))).interval(0.95)
         hits += low <= 100 <= high
     assert hits / 2000 == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict", "wanted", "remark"),
+    [
+        ((2.0, 2.01, 1.99), "passes", 0, ""),
+        ((2.2, 2.21, 2.19), "below", 0, "it reaches 90.9 % of the baseline (89.9 to 91.9 %) in 3 runs"),
+        (
+            (LIMIT_S, 1.01 * LIMIT_S, 1.02 * LIMIT_S),
+            "undecided",
+            4,
+            "it reaches 94.1 % of the baseline (91.8 to 96.4 %) in 3 runs; 4 more repeats decide it",
+        ),
+        (
+            (2.0, 2.02),
+            "undecided",
+            1,
+            "it reaches 99.5 % of the baseline (93.2 to 105.8 %) in 2 runs; 1 more repeat decides it",
+        ),
+        (
+            (0.97 * LIMIT_S, LIMIT_S, 1.03 * LIMIT_S),
+            "undecided",
+            None,
+            "it reaches 95.1 % of the baseline (88.0 to 102.1 %) in 3 runs; "
+            "this is so near to 95 % that 30 runs would not decide it",
+        ),
+    ],
+)
+def test_what_a_cell_lacks(
+    cells: list[Run], seconds: tuple[float, ...], verdict: str, wanted: int | None, remark: str
+) -> None:
+    rows = tuple({"step_time_mean_s": time} for time in seconds)
+    cell = SuiteCell(cells[0], rows, BASELINE_S, "the letter")
+    assert (cell.verdict, cell.repeats_wanted, cell.remark) == (verdict, wanted, remark)
 
 
 def test_no_interval_begins_below_zero(cells: list[Run], make_result: MakeResult) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stored
@@ -19,10 +20,11 @@ from typer.testing import Result as Shown
 
 from steptime.cli import app, comparing
 from steptime.judging.judgements import accept
+from steptime.judging.missing_cells import MissingCell
 from steptime.judging.record_changes import changes
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.judging.series import Series
-from steptime.judging.trend import COLUMNS, trend
+from steptime.judging.trend import COLUMNS, since_sentence, trend, verdict_sentence
 from steptime.measure.report import export_row
 from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
@@ -204,3 +206,45 @@ def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result]
     assert told[1:] == [
         "; ".join(changes(records[before], records[after])) for before, after in pairwise(names)
     ]
+
+
+NOON = 1_789_971_200.0
+"""06:00 UTC on 2026-09-21: the same day in all time zones of the tests."""
+
+
+@pytest.mark.parametrize(
+    ("changed", "missing", "sentence"),
+    [
+        ({}, False, "12.74 s, slower, suspected, after 2 runs. Its level began with the run of 2026-09-21."),
+        (
+            {"verdict": "unchanged", "series_state": "unchanged"},
+            False,
+            "12.74 s, unchanged, after 2 runs. It drifts slowly, by 5.0 % since its fastest level: "
+            "advice, no verdict.",
+        ),
+        (
+            {"verdict": "faster", "series_state": "confirmed", "drift_words": "drifts by 1.0 % a week"},
+            False,
+            "12.74 s, faster, confirmed, after 2 runs. It drifts by 1.0 % a week since the run of "
+            "2026-09-21: "
+            "no single change.",
+        ),
+        (
+            {"verdict": "unchanged", "series_state": "unchanged", "level_s": None},
+            True,
+            "12.74 s, unchanged until 2026-09-21, after 2 runs; since then it failed: out of memory.",
+        ),
+        (None, True, "no run has a time to be judged by; it failed: out of memory."),
+        (None, False, "no run has a time to be judged by."),
+    ],
+)
+def test_each_way_a_series_stands(changed: dict[str, Any] | None, missing: bool, sentence: str) -> None:
+    last = {
+        **{"run_s": 12.74, "verdict": "slower", "series_state": "suspected", "drift_words": None},
+        **{"submitted_at": NOON, "since": NOON, "changes": "", "level_s": 10.5},
+    }
+    rows = [] if changed is None else [last | {"submitted_at": NOON - 1e6, "level_s": None}, last | changed]
+    if rows and changed and "level_s" not in changed:
+        rows[0]["level_s"] = 10.0
+    failed = MissingCell(None, "out of memory", 1, "job", NOON) if missing else None  # type: ignore[arg-type]
+    assert f"{verdict_sentence(rows, failed)} {since_sentence(rows)}".rstrip() == sentence

@@ -232,3 +232,42 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
 
     with pytest.raises(SystemFailure, match=r"file is not a database.*move the file away"):
         Store(f"sqlite:///{tmp_path / 'notes.db'}").results()
+
+
+LOCKED = "another process has been writing to it for long: try again"
+FULL = "free some space and try again: nothing of this run was stored"
+CLOSED = "make its folder readable and writable"
+SERVER = "check that PostgreSQL runs and that STEPTIME_STORE_URL is right"
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice", "waits"),
+    [
+        ("database is locked", LOCKED, True),
+        ("The file lock 'x' could not be acquired", LOCKED, True),
+        ("database or disk is full", FULL, True),
+        ("could not extend file: No space left on device", FULL, True),
+        ("attempt to write a readonly database", "make the file and its folder writable", False),
+        ("unable to open database file", CLOSED, False),
+        ("file is not a database", "move the file away, or name another in STEPTIME_STORE_URL", True),
+        ("Permission denied: 'x'", CLOSED, True),
+        ('could not translate host name "x": could not resolve host', SERVER, True),
+        ("connection refused", SERVER, True),
+        ("password authentication failed for user x", "check the database and its disk", False),
+        ("no password supplied", "check the database and its disk", False),
+        ("no pg_hba.conf entry for host", "check the database and its disk", False),
+        ('database "x" does not exist', "check the database and its disk", False),
+        ("disk I/O error", "check the database and its disk", True),
+    ],
+)
+def test_each_failure_has_its_advice_and_is_waited_for_if_that_may_help(
+    tmp_path: Path, reason: str, advice: str, waits: bool
+) -> None:
+    failed = sqlalchemy.exc.OperationalError("SELECT 1", {}, Exception(reason))
+    with (
+        pytest.raises(SystemFailure) as told,
+        database.read_connection(f"sqlite:///{tmp_path / 's.db'}"),
+    ):
+        raise failed
+    assert str(told.value).endswith(f" failed ({reason}): {advice}")
+    assert isinstance(told.value, StoreUnavailable) is waits
