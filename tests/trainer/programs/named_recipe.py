@@ -54,6 +54,12 @@ HUB: dict[str, dict[str, Any]] = {
         **{"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss"},
         **{"num_local_experts": 4, "sliding_window": 16, **EXPERTS},
     },
+    "nvidia/": {
+        **{"architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h"},
+        **{"hybrid_override_pattern": "ME*", "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2},
+        **{"ssm_state_size": 16, "n_routed_experts": 4, "moe_shared_expert_intermediate_size": 32, **EXPERTS},
+        **{"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"},
+    },
     "deepseek-ai/": {
         **{"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "n_routed_experts": 4},
         **{"first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "num_key_value_heads": 4},
@@ -183,6 +189,7 @@ def _train_on_cpu(config: Any, steps: int) -> None:
     config.ddp.average_in_collective = False
     config.dist.distributed_backend, config.dist.use_gloo_process_groups = "gloo", True
     config.checkpoint.save = config.checkpoint.load = None
+    config.checkpoint.async_save = False
     config.logger.log_interval, config.logger.tensorboard_dir = 1, None
 
 
