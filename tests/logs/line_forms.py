@@ -67,8 +67,14 @@ def nccl_trace(line: int) -> bytes:
     ).encode()
 
 
-def read_chunks(chunks: Iterable[bytes], *, max_steps: int | None = None, first_step: int = 0) -> TrainingLog:
+def read_chunks(
+    chunks: Iterable[bytes],
+    *,
+    max_steps: int | None = None,
+    first_step: int = 0,
+    step_line: str | None = None,
+) -> TrainingLog:
     """Read the log of one run from pieces of any size, as `read_log` reads it from its file."""
-    builder = LogBuilder()
+    builder = LogBuilder(step_line)
     builder.read("<stream>", chunks)
     return builder.result(max_steps=max_steps, first_step=first_step)

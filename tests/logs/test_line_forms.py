@@ -6,6 +6,7 @@ import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
+from steptime.logs import events
 from steptime.logs.formats import MEGATRON_BRIDGE, NEMO2, TORCHTITAN, LogFormat, plain
 from steptime.logs.line_forms import StepForm
 
@@ -23,11 +24,19 @@ DAMAGE = [
     "ValueError: x",
 ]
 
+BETWEEN = [
+    ["1: Traceback (most recent call last):\n", '1:   File "train.py", line 3\n', "1: ValueError: x\n"],
+    ["Traceback (most recent call last):\n"],
+    ["1: ncclSystemError: System call failed.\n", "1: Last error:\n"],
+    ["srun: error: node3: task 1: Killed\n"],
+    [line_forms.nemo2(0), line_forms.nemo2(1), "Saving checkpoint at step 1\n"],
+]
+
 
 def printed_by_ranks(rng: random.Random) -> list[str]:
     """Return the lines of some ranks, each of which has its own times and losses."""
     ranks, label = rng.choice([1, 2, 8]), rng.choice(["{}: ", "[rank{}]: ", "", "pod-{}/0 ", "[10:00:0{}] "])
-    form = rng.randrange(3)
+    form = rng.randrange(4)
     lines: list[str] = []
     for step in range(rng.randrange(3, 30)):
         for rank in range(ranks):
@@ -36,23 +45,42 @@ def printed_by_ranks(rng: random.Random) -> list[str]:
                 [line_forms.nemo2(step, time=value, prefix=prefix)],
                 line_forms.megatron_bridge(step + 1, elapsed_ms=value).splitlines(keepends=True),
                 [line_forms.torchtitan(step + 1, rank=rank, loss=value)],
+                [f"{prefix}iter {step}: loss {value}, time {value}ms\n"],
             )[form]
     return lines
 
 
+def in_pieces(rng: random.Random, text: bytes) -> list[bytes]:
+    """Cut a log at random places."""
+    cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(1, 20)))
+    return [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
 @pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_log_reads_the_same_as_line_by_line(seed: int) -> None:
-    """No form reaches over the end of what is given at once."""
+def test_a_damaged_log_reads_the_same_with_forms_and_without(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the log is cut into pieces, and whatever stands between its steps."""
     rng = random.Random(seed)  # noqa: S311 - the same logs every time
     lines = printed_by_ranks(rng)
     for _ in range(rng.randrange(6)):
         at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
         cut = rng.randrange(len(lines[at]))
-        lines[at:at] = rng.choice([[], [lines[other]], lines[other : other + 9]])
+        lines[at:at] = rng.choice([[], [lines[other]], lines[other : other + 9], rng.choice(BETWEEN)])
         lines[at] = rng.choice([lines[other], lines[at][:cut] + rng.choice(DAMAGE) + lines[at][cut:]])
-    text = "".join(lines)
-    by_line = read_chunks(line.encode() for line in text.splitlines(keepends=True))
-    assert read_chunks([text.encode()]).model_dump() == by_line.model_dump()
+    if rng.random() < 0.2:
+        lines += printed_by_ranks(rng)  # a log of two formats
+    text = "".join(lines).encode()
+    step_line = "iter {step}: loss {loss}, time {ms}ms" if b"iter " in text else None
+
+    with_forms = [
+        repr(read_chunks(pieces, step_line=step_line))  # NaN does not equal itself
+        for pieces in ([text], text.splitlines(keepends=True), in_pieces(rng, text))
+    ]
+
+    monkeypatch.setattr(events, "has_forms", lambda _: False)
+    without = repr(read_chunks([text], step_line=step_line))
+    assert with_forms == [without] * 3
 
 
 @pytest.mark.parametrize(
@@ -76,7 +104,7 @@ def test_a_form_reads_what_the_format_reads(log_format: LogFormat, learned: str,
         if match := form.match(text):  # another notation of a number is another form
             [(_, values)] = log_format.find(plain(text))
             assert form.values(match).keys() == values.keys()
-            assert log_format.step(5, form.values(match)) == log_format.step(5, values)
+            assert form.printed(5, match).step == log_format.printed(5, values, None, b"").step
     assert form.match(learned.encode())
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from steptime.logs.formats import NotFinite, StepPrinted, plain
-from steptime.logs.line_forms import StepLines
+from steptime.logs.line_forms import RepeatedStep, label_of_prefix
 from steptime.logs.log_completeness import report_restart
 from steptime.logs.training_log import Problem, Step
 
@@ -92,17 +92,17 @@ class Attempts:
             self.not_finite.setdefault(number, event.not_finite)
         return news
 
-    def unclear(self, event: StepLines) -> Iterator[StepPrinted]:
-        """Count the lines in which other ranks repeat the first one's step; yield the others, to be added.
+    def unclear(self, repeated: RepeatedStep) -> Iterator[StepPrinted]:
+        """Count the lines of ranks that had not printed the step before; yield the others, to be added.
 
         A rank that prints a step again, or a line without a label, may show a restart.
         """
-        number = event.number
-        yield event.read(*event.lines[0])
-        for label, match in event.lines[1:]:
-            rank = self.ranks[label]
+        form, number, ranks = repeated.form, repeated.number, self.ranks
+        for match in repeated.matches:
+            label = label_of_prefix(match[1])
+            rank = ranks[label]
             if label is None or number in rank.steps:
-                yield event.read(label, match)
+                yield form.printed(number, match)
                 continue
             rank.steps.add(number)
             rank.highest = max(rank.highest, number)

@@ -24,7 +24,7 @@ from steptime.logs.formats import (
     read_setup,
     writer_label,
 )
-from steptime.logs.line_forms import KnownForms, StepLines, has_forms, label_of_prefix
+from steptime.logs.line_forms import KnownForms, RepeatedStep, has_forms
 from steptime.logs.log_completeness import CLOSING_WORDS, Closing, read_closing
 from steptime.logs.network import NETWORK_WORDS, NetworkLine, read_network
 from steptime.logs.training_log import Problem, Step
@@ -100,7 +100,7 @@ def report_trainer_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Pro
 
 Event = (
     StepPrinted
-    | StepLines
+    | RepeatedStep
     | Setup
     | Closing
     | CheckpointLine
@@ -177,7 +177,9 @@ class LineSearch:
         Those before the position `read`, which the caller may move, are left out.
         """
         line: MarkedLine | None = None
-        end, newline = 0, -1
+        end, newline = read.end if read is not None else 0, -1
+        if end == len(block):
+            return
         for word, start, _ in self._automaton.find_matches_as_indexes(block):
             if start < end:
                 if line is not None:
@@ -276,50 +278,46 @@ class LogEvents:
             if _NCCL_CALL in block:
                 self._looks_for_calls = 0
                 yield Mode.NCCL_TRACE
-        position, followed = Position(), 0
+        position = Position()
+        if self.failures.is_idle:
+            yield from self._known_steps(block, position)
+        followed = position.end
         for line in line_search(self._step_line).lines(block, position):
             yield from self._follow_up(block, followed, line.end)
             followed = line.end + 1
             yield from self._read_line(line, block)
-            yield from self._alike(line, block, position)
+            if self._note(line):
+                position.end = followed
+                yield from self._known_steps(block, position)
         yield from self._follow_up(block, followed, len(block))
         self._bytes += len(block)
         self.last_bytes = (self.last_bytes + block[-BYTES_BEFORE:])[-BYTES_BEFORE:]
 
-    def _alike(self, line: MarkedLine, block: bytes, position: Position) -> Iterator[StepLines]:
-        """Yield the lines of known forms that follow a step line, and move the position behind them."""
+    def _note(self, line: MarkedLine) -> bool:
+        """Note the form of a step line; return whether lines behind it may have a known form."""
         readers = _select_readers(tuple(line.words), self._step_line)
         log_format = readers[0]
-        if (
-            len(readers) > 1
-            or not isinstance(log_format, LogFormat)
-            or not has_forms(log_format)
-            or self.failures.awaits
-            or not self._forms.note(log_format, line.text)
-        ):
-            return
-        begin = line.end + 1
-        while found := self._forms.match(block, begin):
-            form, match = found
-            begin = match.end()
+        return (
+            len(readers) == 1
+            and isinstance(log_format, LogFormat)
+            and has_forms(log_format)
+            and not self.failures.awaits
+            and self._forms.note(log_format, line.text)
+        )
+
+    def _known_steps(self, block: bytes, position: Position) -> Iterator[Event]:
+        """Yield the steps in lines of known forms at a position of a block, and move it behind them."""
+        for form, lines in self._forms.steps(block, position.end):
+            position.end = lines[-1].end()
             if form.counter is None:
-                self._print_ahead(form.log_format, form.values(match))
+                self._print_ahead(form.log_format, form.values(lines[0]))
                 continue
-            match_next, counter = form.match, form.counter
-            prefix, number_text = match.group(1, counter)
-            lines = [(label_of_prefix(prefix), match)]
-            # Most often other ranks print the same step.
-            while repeat := match_next(block, begin):
-                prefix, text = repeat.group(1, counter)
-                if text != number_text:
-                    break
-                lines.append((label_of_prefix(prefix), repeat))
-                begin = repeat.end()
-            number = int(number_text) - form.log_format.first
+            number = int(lines[0][form.counter]) - form.log_format.first
             ahead = self.ahead.pop(form.log_format.name, _NOTHING)
             if number >= 0:
-                yield StepLines(form, number, ahead, lines)
-        position.end = begin
+                yield form.printed(number, lines[0], ahead)
+                if len(lines) > 1:
+                    yield RepeatedStep(form, number, lines[1:])
 
     def _follow_up(self, block: bytes, begin: int, until: int) -> Iterator[FailureSign]:
         """Read the lines from `begin` to `until` while a sign of failure needs them."""
@@ -338,8 +336,8 @@ class LogEvents:
         """Yield the steps that were printed without numbers, counted from 0, and a problem that says so."""
         unnumbered, self._unnumbered = self._unnumbered or (), None
         for number, (log_format, values) in enumerate(unnumbered):
-            step, not_finite = log_format.step(number, values)
-            yield StepPrinted(log_format, step, not_finite, None, b"%d" % number, is_late=True)
+            printed = log_format.printed(number, values, None, b"%d" % number)
+            yield printed._replace(is_late=True)
         if unnumbered:
             message = "the step lines have no numbers: the steps are counted from 0"
             yield Problem(kind="unnumbered_steps", message=message, fatal=False)

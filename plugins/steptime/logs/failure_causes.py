@@ -275,6 +275,11 @@ class Failures:
         """Whether the next line continues a sign of failure and must be passed to `follow_up`."""
         return bool(self._awaited)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sign of failure is held back or may be continued by the next lines."""
+        return not (self._awaited or self._traces)
+
     def extend_excerpts(self, block: bytes) -> None:
         """Append the beginning of the log's next block to the excerpts that end with the previous one."""
         for excerpt in self.open_excerpts:

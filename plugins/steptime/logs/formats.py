@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -128,38 +128,9 @@ class LogFormat:
                 return count - self.first
         return None
 
-    def last_step(self, number: int, values: Values) -> int | None:
-        """Return the training's last global step: the line's step `number` plus the iterations left.
-
-        None if the line does not say how many are left. The printed total is not the last global step,
-        because lines count iterations from the start of the epoch or job.
-        """
-        if "iterations" not in values:
-            return None
-        return number + int(values["iterations"]) - int(values["iteration"])
-
-    def done(self, values: Values) -> int | None:
-        """Return how many iterations are done according to the line; None if it does not say."""
-        return int(values["iteration"]) - self.first + 1 if "iterations" in values else None
-
-    def step(self, number: int, values: Values) -> tuple[Step, NotFinite]:
-        """Build a step from parsed values.
-
-        Returns it with its loss and gradient norm, by these names, if they are NaN or infinite.
-        """
-        if whole(values.get("nan_iterations")):
-            values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
-        numbers = {field: read(values[name]) for name, field, read in _readers(tuple(values))}
-        step = Step(number, **numbers)
-        judged = {"loss": step.loss, "gradient norm": real(values.get("grad_norm"))}
-        return step, {name: value for name, value in judged.items() if value and not math.isfinite(value)}
-
     def printed(self, number: int, values: Values, label: bytes | None, text: bytes) -> "StepPrinted":
         """Return a step as one line prints it, given its number, its values, and the line's writer."""
-        step, not_finite = self.step(number, values)
-        return StepPrinted(
-            self, step, not_finite, label, text, self.last_step(number, values), self.done(values)
-        )
+        return _step_reader(self, tuple(values)).read(number, tuple(values.values()), label, text)
 
 
 class StepPrinted(NamedTuple):
@@ -240,14 +211,43 @@ _IMPRECISE = {"rounded_step_time_s"}
 """Quantities that do not count if a line has another one for the same field."""
 
 
+class StepReader:
+    """Converts the printed values of step lines of which each has the same quantities at the same places."""
+
+    def __init__(self, log_format: LogFormat, places: Mapping[str, int]) -> None:
+        chosen: dict[str, str] = {}
+        for name in places:
+            if name in READERS and (READERS[name][0] not in chosen or name not in _IMPRECISE):
+                chosen[READERS[name][0]] = name
+        self._log_format = log_format
+        self._fields = [(field, places[name], READERS[name][1]) for field, name in chosen.items()]
+        self._grad_norm, self._nan_iterations = places.get("grad_norm"), places.get("nan_iterations")
+        self._iteration, self._iterations = places.get("iteration"), places.get("iterations")
+
+    def read(self, number: int, values: Sequence[bytes], label: bytes | None, text: bytes) -> StepPrinted:
+        """Return the step that a line prints, given its number, its values, and the line's writer."""
+        step = Step(number, **{field: read(values[place]) for field, place, read in self._fields})
+        if self._nan_iterations is not None and whole(values[self._nan_iterations]):
+            step.loss = math.nan  # Megatron leaves a loss that is no number out of its line
+        not_finite: NotFinite = {}
+        if step.loss is not None and not math.isfinite(step.loss):
+            not_finite["loss"] = step.loss
+        norm = None if self._grad_norm is None else real(values[self._grad_norm])
+        if norm is not None and not math.isfinite(norm):
+            not_finite["gradient norm"] = norm
+        last_step = done = None
+        if self._iteration is not None and self._iterations is not None:
+            # The total counts from the start of the epoch or job, and is not the last global step.
+            iteration = int(values[self._iteration])
+            last_step = number + int(values[self._iterations]) - iteration
+            done = iteration - self._log_format.first + 1
+        return StepPrinted(self._log_format, step, not_finite, label, text, last_step, done)
+
+
 @lru_cache(maxsize=1024)
-def _readers(names: tuple[str, ...]) -> list[tuple[str, str, Callable[[bytes | None], Any]]]:
-    """Return the quantities of a line that are fields of `Step`, these fields, and their readers."""
-    chosen: dict[str, str] = {}
-    for name in names:
-        if name in READERS and (READERS[name][0] not in chosen or name not in _IMPRECISE):
-            chosen[READERS[name][0]] = name
-    return [(name, *READERS[name]) for name in chosen.values()]
+def _step_reader(log_format: LogFormat, names: tuple[str, ...]) -> StepReader:
+    """Return the reader for values of these quantities in this order."""
+    return StepReader(log_format, {name: place for place, name in enumerate(names)})
 
 
 def plain(line: bytes) -> bytes:

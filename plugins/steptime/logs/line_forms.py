@@ -5,10 +5,11 @@ change with which digits? Lines of the same form are then read by one regular ex
 """
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from steptime.logs.formats import LogFormat, StepPrinted, Values, plain, whole, writer_label
+from steptime.logs.formats import LogFormat, StepPrinted, StepReader, Values, plain, whole, writer_label
 
 _PIECE = re.compile(rb"\d+|\D")
 _DIGITS = re.compile(rb"\d+")
@@ -34,16 +35,19 @@ class StepForm:
     ) -> None:
         self.log_format = log_format
         self.match = re.compile(pattern).match
-        """Matches a line with its end; its first group is the text before the step."""
+        """Matches a line with its end; its first groups are the text before the step, and the step's own."""
         self.counter = counter
         """Group of the step's number; None if the line has none."""
         self._groups = groups
+        self._reader = StepReader(log_format, {name: group - 1 for name, group in groups.items()})
 
     @classmethod
     def learn(cls, log_format: LogFormat, line: bytes) -> "StepForm | None":
         """Return the form of a line with one step; None if its values do not depend on digits alone."""
         values = _only_step(log_format, line)
-        if not values or "with_comma" in values or len(line) > _LONGEST_LINE or log_format.step(0, values)[1]:
+        if not values or "with_comma" in values or len(line) > _LONGEST_LINE:
+            return None
+        if log_format.printed(0, values, None, line).not_finite:
             return None
         counter = next((name for name in log_format.counters if whole(values.get(name)) is not None), None)
         start = _start(log_format, line)
@@ -60,9 +64,9 @@ class StepForm:
         pattern = b"("
         for piece in _PIECE.finditer(line + b"\n"):
             at = piece.start()
-            pattern += b")" * ((at == start) + (at in ends.values()))
+            pattern += b")" * ((at in ends.values()) + (at == len(line))) + b")(" * (at == start)
             if at in begins:
-                groups[begins[at]] = len(groups) + 2
+                groups[begins[at]] = len(groups) + 3
                 pattern += b"("
             pattern += patterns.get(at) or re.escape(piece[0])
         if groups.keys() != values.keys():  # a value without digits
@@ -77,25 +81,26 @@ class StepForm:
         """Return the printed values of a line that matched."""
         return {name: match[group] for name, group in self._groups.items()}
 
+    def printed(self, number: int, match: re.Match[bytes], ahead: Values | None = None) -> StepPrinted:
+        """Return the step of a line that matched, given its number and the values printed ahead of it."""
+        groups = match.groups()
+        label, text = label_of_prefix(groups[0]), plain(groups[1])
+        if ahead:
+            return self.log_format.printed(number, ahead | self.values(match), label, text)
+        return self._reader.read(number, groups, label, text)
 
-class StepLines(NamedTuple):
-    """Successive lines of a step, of a form that is known. They are only converted where that matters."""
+
+class RepeatedStep(NamedTuple):
+    """Lines that follow a step's line and print the same step in the same form, as other ranks do.
+
+    Their values are only converted where that matters.
+    """
 
     form: StepForm
     number: int
     """The global step."""
-    ahead: Values
-    """Values that were printed ahead of the first line."""
-    lines: list[tuple[bytes | None, re.Match[bytes]]]
-    """The label of each line's writer, and what matched."""
-
-    def read(self, label: bytes | None, match: re.Match[bytes]) -> StepPrinted:
-        """Convert the values of one of the lines."""
-        text = plain(match.string[match.end(1) : match.end() - 1])
-        values = self.form.values(match)
-        if self.ahead and match is self.lines[0][1]:
-            values = self.ahead | values
-        return self.form.log_format.printed(self.number, values, label, text)
+    matches: list[re.Match[bytes]]
+    """The match of each line with the form."""
 
 
 class KnownForms:
@@ -123,12 +128,28 @@ class KnownForms:
             self.tried = [form, *others][:_MOST_TRIED]
         return bool(self.tried)
 
-    def match(self, block: bytes, begin: int) -> tuple[StepForm, re.Match[bytes]] | None:
-        """Match the line that begins at a position of a block; None if it has no known form."""
-        for form in self.tried:
-            if match := form.match(block, begin):
-                return form, match
-        return None
+    def steps(self, block: bytes, begin: int) -> Iterator[tuple[StepForm, list[re.Match[bytes]]]]:
+        """Match the lines of a block from a position to the first line of no known form.
+
+        Yields successive lines that print the same step together, and each line without a step number alone.
+        """
+        is_known = True
+        while is_known:
+            is_known = False
+            for form in self.tried:
+                counter, number = form.counter, b""
+                lines: list[re.Match[bytes]] = []
+                while match := form.match(block, begin):
+                    begin = match.end()
+                    if lines and (counter is None or match[counter] != number):
+                        yield form, lines
+                        lines = []
+                    if not lines and counter is not None:
+                        number = match[counter]
+                    lines.append(match)
+                if lines:
+                    is_known = True
+                    yield form, lines
 
 
 def has_forms(log_format: LogFormat) -> bool:
@@ -190,4 +211,4 @@ def _digits(line: bytes, run: re.Match[bytes]) -> bytes:
     if before.endswith(b",") or behind == b",":
         return rb"\d{%d}" % len(run[0])
     most = 2 if re.search(rb"\d\.?[eE][-+]?$", before) else _MOST_DIGITS
-    return rb"\d{1,%d}" % max(most, len(run[0]))
+    return rb"\d{1,%d}+" % max(most, len(run[0]))

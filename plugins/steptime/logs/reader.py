@@ -37,7 +37,7 @@ from steptime.logs.excerpts import Excerpt
 from steptime.logs.failure_causes import advice, hidden_by
 from steptime.logs.failure_timeline import FailureSign, Timeline, earlier_problems
 from steptime.logs.formats import TORCHTITAN, Setup, StepPrinted, writer_label
-from steptime.logs.line_forms import StepLines
+from steptime.logs.line_forms import RepeatedStep
 from steptime.logs.log_completeness import Closing, End
 from steptime.logs.network import NetworkFacts, NetworkLine
 from steptime.logs.training_log import Problem, Step, TrainingLog
@@ -171,8 +171,8 @@ class LogBuilder:
         match event:
             case StepPrinted():
                 self._take_step(event)
-            case StepLines():
-                self._take_lines(event)
+            case RepeatedStep():
+                self._take_repeated(event)
             case Setup():
                 self._setup = Setup(
                     *(old if new is None else new for new, old in zip(event, self._setup, strict=True))
@@ -202,12 +202,12 @@ class LogBuilder:
         if isinstance(event, FailureSign):
             self._take(event)
 
-    def _take_lines(self, event: StepLines) -> None:
+    def _take_repeated(self, event: RepeatedStep) -> None:
         if event.form.log_format.name == self._format:
             for step in self._attempts.unclear(event):
                 self._take_step(step)
         else:
-            self._other_formats[event.form.log_format.name] += len(event.lines)
+            self._other_formats[event.form.log_format.name] += len(event.matches)
 
     def _take_step(self, event: StepPrinted) -> None:
         name = event.log_format.name

@@ -13,7 +13,7 @@ from steptime.logs.attempts import Attempts
 from steptime.logs.events import Event, LogEvents
 from steptime.logs.failure_timeline import FailureSign
 from steptime.logs.formats import StepPrinted
-from steptime.logs.line_forms import StepLines
+from steptime.logs.line_forms import RepeatedStep
 from steptime.logs.log_completeness import report_not_finite
 from steptime.logs.training_log import Problem, Step
 from steptime.recipes.models import Run
@@ -74,7 +74,7 @@ class StepFollower:
     def _news(self, event: Event) -> list[Step | Problem]:
         if isinstance(event, FailureSign):
             return self._once(event.problem()) if event.is_told_at_once else []
-        if isinstance(event, StepLines):
+        if isinstance(event, RepeatedStep):
             return [news for step in self._attempts.unclear(event) for news in self._steps(step)]
         return self._steps(event) if isinstance(event, StepPrinted) else []
 
