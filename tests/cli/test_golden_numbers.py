@@ -15,20 +15,26 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import stored
 from stored import publish
 from stored_trial import StoredTrial, run_rounds
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.clusters.base import JobState, JobStatus
 from steptime.durations import WEEK_S
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.series import Series
+from steptime.logs.training_log import Network
+from steptime.measure.record import make_record
 from steptime.pages import answers
-from steptime.store.run_models import Check, Verdict
+from steptime.recipes.models import Parallelism, Window
+from steptime.store.run_models import Check, Measurement, Verdict
 from steptime.store.run_queries import Store
+from steptime.store.run_records import EarlierAttempt
 
 pytestmark = pytest.mark.long
 
@@ -60,7 +66,7 @@ PAGES: dict[str, Callable[[Store], Any]] = {
 }
 SHOWN = {
     **CALLS,
-    "accepted": "incidents accept 1 --note checked",
+    "accepted": "incidents accept 1 --note checked; results trend",
     "columns": "results columns",
     "failed": "parse log-failed.out",
     "launch": "recipes --workload nemotron-h-25.05 --launch --wide",
@@ -71,10 +77,17 @@ SHOWN = {
     "plan-on-cpus": "plan llama3.1 --checkpoint --repeats 2",
     "published": "recipes --workload nemotron4-340b-24.11 --published --wide",
     "recipes": "recipes --workload llama3.1-26.08 --wide",
+    "rejected": "results --state rejected --gpus 2048 --wide",
     "results": "results --wide",
-    "silenced": "incidents silence 1 --until 14d --note known",
+    "sets": "results compare --a node=node0 --b node=node1 --wide; "
+    "results compare --a until=2026-11-10 --b since=2026-11-10; "
+    "results compare --a node=node0 --b node=node1 --by tokens",
+    "silenced": "incidents silence 1 --until 14d --note known; incidents show 1; incidents; "
+    "results compare --since 2026-09-01; "
+    "incidents note 1 seen; incidents silence 1 --until now; incidents",
     "trial-plan": "trial plan example-micro-batch",
 }
+FIELDS = Measurement.model_fields.keys()
 FAILED_LOG = """\
 Training epoch 0, iteration 0/49 | global_batch_size: 128 | global_step: 0 | train_step_timing in s: 9.5
 Training epoch 0, iteration 1/49 | global_batch_size: 128 | global_step: 1 | train_step_timing in s: 9.1
@@ -112,6 +125,103 @@ def filled(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFac
     run_rounds(StoredTrial(store, make_result), {"default": 12.0, "ring": 12.6, "broken": None}, 4)
     update_incidents(store, now=NOW)
     return path
+
+
+@pytest.fixture(scope="module")
+def whole(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Store one run on GPUs that has every number, each number another one, and every fact."""
+    path = tmp_path_factory.mktemp("whole") / "steptime.db"
+    made = make_result("whole", gpus=2048, tensor=8, submitted_at=NOW - 86_400, step_times=[9.5] * 20)
+    first = made.submitted
+    numbers = {
+        name: number + 2 if int in get_args(field.annotation) else round(1.5 + 1.25 * number, 2)
+        for number, (name, field) in enumerate(type(made.measurement).model_fields.items())
+        if {int, float} & {field.annotation, *get_args(field.annotation)}
+    }
+    texts = {"window": Window(first=10, last=19), "steady_steps": "0:19", "peak_source": "a data sheet"}
+    measurement = type(made.measurement).model_validate(
+        made.measurement.model_dump() | numbers | {name: texts[name] for name in texts.keys() & FIELDS}
+    )
+    recipe = first.run.recipe.model_copy(
+        update={
+            "gpu_type": "h100",
+            "dtype": "fp8",
+            "parallelism": Parallelism(
+                tensor=8, pipeline=4, context=2, data=32, virtual_pipeline=5, expert=16, expert_tensor=1
+            ),
+        }
+    )
+    staged = first.provenance.staged.model_copy(
+        update={
+            "image": "nvcr.io/nvidia/nemo:25.04.01",
+            "image_digest": f"sha256:{'c' * 64}",
+            "image_sha256": "d" * 64,
+        }
+    )
+    provenance = first.provenance.model_copy(
+        update={"staged": staged, "git_clean": False, "sweep": "night", "origin": "runs.tar.zst"}
+    )
+    submitted = first.model_copy(
+        update={
+            "run": first.run.model_copy(update={"recipe": recipe, "tuning": "tp8", "repeat": 3}),
+            "provenance": provenance,
+            "attempt": 2,
+        }
+    )
+    log = made.log.model_copy(
+        update={
+            "network": Network(names=("IB",), nodes=256, rails=8, nvls=True, mnnvl=False),
+            "node_check": {
+                "nodes": [{"node": "n1", "faults": [], "matmul_tflops": 650.25}],
+                "all_reduce": {"bus_gb_per_s": 360.5},
+            },
+            "started": made.log.started | {"launch": {"numa_bound_ranks": 2048, "vboost": True}},
+        }
+    )
+    status = JobStatus(
+        state=JobState.SUCCEEDED,
+        exit_code=0,
+        started_at=NOW - 86_400 + 3600,
+        ended_at=NOW - 86_400 + 3600 + 400,
+        nodes=("n1", "n2"),
+    )
+    lost = EarlierAttempt(
+        job=first.job, status=JobStatus(state=JobState.FAILED, reason="n3 died", ended_at=NOW - 86_340)
+    )
+    record = make_record(submitted, status, log, (lost,))
+    result = made.model_copy(
+        update={
+            "submitted": submitted,
+            "status": status,
+            "log": log,
+            "measurement": measurement,
+            "record": record,
+        }
+    )
+    stored.write(Store(f"sqlite:///{path}"), result)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("table", "results --full-names --wide"),
+        ("facts", "results show whole"),
+        ("facts-as-csv", "results show whole --format csv"),
+        ("openmetrics", "results metrics"),
+    ],
+)
+def test_every_number_and_fact_of_a_run_is_the_reviewed_one(
+    name: str, command: str, whole: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(whole, here / "steptime.db")
+    hold_to_the_text(f"whole-{name}", shown_by(command, here, monkeypatch))
+
+
+def test_every_column_of_a_run_is_the_reviewed_one(whole: Path, here: Path) -> None:
+    shutil.copy(whole, here / "steptime.db")
+    shown = CliRunner().invoke(app, ["results", "--format", "json"])
+    hold_to_the_reviewed("whole", json.loads(shown.stdout))
 
 
 @pytest.fixture(autouse=True)
@@ -183,16 +293,24 @@ def test_what_people_are_shown_is_the_reviewed_text(
 ) -> None:
     (here / "log-failed.out").write_text(FAILED_LOG)
     monkeypatch.setenv("LOGNAME", "ada")
-    monkeypatch.setattr(time, "time", lambda: NOW)
+    hold_to_the_text(name, "".join(shown_by(line, here, monkeypatch) for line in SHOWN[name].split("; ")))
+
+
+def shown_by(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what a command prints in Japan ten weeks after START, without what differs from day to day."""
     with monkeypatch.context() as there:
+        there.setattr(time, "time", lambda: NOW)
         there.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        shown = CliRunner().invoke(app, SHOWN[name].split())
+        shown = CliRunner().invoke(app, command.split())
     time.tzset()
     text = re.sub(r"\b(?=[0-9]*[a-f])[0-9a-f]{16,}\b", "<hash>", shown.output)
-    text = re.sub(
+    return re.sub(
         r"^The repetition would differ: .*\n", "", text.replace(str(here), "<here>"), flags=re.MULTILINE
     )
+
+
+def hold_to_the_text(name: str, text: str) -> None:
     kept = GOLDEN.parent / "shown" / f"{name}.txt"
     if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
         kept.parent.mkdir(exist_ok=True)
