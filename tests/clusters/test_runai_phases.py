@@ -112,3 +112,24 @@ def test_a_job_that_vanished_has_its_nodes_by_rank_as_one_that_is_there() -> Non
     gone = vanished("job", notes, where="dgx")
     assert gone.nodes == there.nodes == ("node-a", "node-b")
     assert gone.started_at == there.started_at == 100.0
+
+
+@pytest.mark.parametrize(
+    ("phase", "notes", "ended_at"),
+    [
+        ("Completed", ends((0, 0, "itself"), (1, 0, "itself")), 201.0),
+        ("Failed", ends((1, 3, "itself")), 200.0),
+        ("Stopped", Notes(STARTED, stop=CANCELLED), 1_790_000_000.0),
+        ("Running", Notes(STARTED), None),
+        ("Pending", Notes(), None),
+    ],
+)
+def test_a_job_ended_when_its_last_pod_did_or_when_runai_says(
+    phase: str, notes: Notes, ended_at: float | None
+) -> None:
+    times = {"completedAt": "2026-09-21T14:13:20Z", "phaseUpdatedAt": "2026-09-21T15:13:20Z"}
+    assert workload_status(workload(phase=phase, **times), notes, time_limit_s=60).ended_at == ended_at
+    del times["completedAt"]
+    later = None if ended_at is None else ended_at + 3600 * (ended_at > 1e9)
+    status = workload_status(workload(phase=phase, **times), notes, time_limit_s=60)
+    assert (status.ended_at, status.started_at) == (later, 100.0 if notes.starts else None)

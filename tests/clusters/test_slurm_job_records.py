@@ -73,6 +73,77 @@ def test_a_recorded_job(listed: str, name: str, state: str, reason: str, exit_co
     assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
 
 
+HELD = "held after it was requeued: 'scontrol release' lets it go"
+STATES = {
+    "PENDING": ("queued", "Resources"),
+    "CONFIGURING": ("queued", "its nodes are being made ready"),
+    "REQUEUED": ("queued", "Resources"),
+    "REQUEUE_HOLD": ("queued", HELD),
+    "SPECIAL_EXIT": ("queued", HELD),
+    "RESV_DEL_HOLD": ("queued", "held because its reservation was deleted: 'scontrol release' lets it go"),
+    "SUSPENDED": ("queued", "suspended"),
+    **dict.fromkeys(
+        ("RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT", "POWER_UP_NODE", "EXPEDITING"), ("running", "")
+    ),
+    "COMPLETING": ("running", "its nodes are being cleared"),
+    "STOPPED": ("running", "stopped"),
+    "COMPLETED": ("succeeded", ""),
+    "FAILED": ("failed", "exit code 7"),
+    "OUT_OF_MEMORY": ("failed", "out of memory"),
+    "CANCELLED by 1000": ("cancelled", "cancelled"),
+    "TIMEOUT": ("timed_out", "the time limit was reached"),
+    "DEADLINE": ("timed_out", "its deadline was reached"),
+    "NODE_FAIL": ("cluster", "a node failed"),
+    "BOOT_FAIL": ("cluster", "a node did not boot"),
+    "LAUNCH_FAILED": ("cluster", "its nodes could not launch it"),
+    "RECONFIG_FAIL": ("cluster", "its nodes could not be set up"),
+    "PREEMPTED": ("cluster", "preempted by another job"),
+    "REVOKED": ("unknown", "its state is REVOKED, which steptime does not know"),
+    "": ("unknown", "Slurm gives no state for it"),
+}
+"""By Slurm's state: the job's state, `cluster` for a failure of the cluster, and the reason."""
+EXIT_CODES = {"COMPLETED": 7, "FAILED": 7}
+
+
+@pytest.mark.parametrize("word", STATES)
+def test_every_state_of_slurm(word: str) -> None:
+    state, reason = STATES[word]
+    [record] = read_sacct(f"5|{word}|7:0|1000|1100|1200|n[1-2]|name|Resources|/there\n")
+    status = record_status(record)
+    assert (status.state, status.reason) == ("failed" if state == "cluster" else state, reason)
+    assert status.cluster_fault is (state == "cluster")
+    assert status.exit_code == EXIT_CODES.get(word)
+    assert status.nodes == ("n1", "n2")
+    in_queue = state in ("queued", "running")
+    assert (record.in_queue, record.is_settled) == (in_queue, not in_queue)
+    assert (status.started_at, status.ended_at) == (
+        None if state == "queued" else 1100,
+        None if in_queue else 1200,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("None", ""),
+        ("Resources", "Resources"),
+        ("JobHeldUser", "JobHeldUser: 'scontrol release' lets it go"),
+        ("JobHeldAdmin", "JobHeldAdmin: an administrator can release it"),
+        ("DependencyNeverSatisfied", "DependencyNeverSatisfied: it can never start"),
+        ("PartitionNodeLimit", f"PartitionNodeLimit: {MORE} nodes than its partition gives"),
+        ("PartitionTimeLimit", f"PartitionTimeLimit: {MORE} time than its partition gives"),
+    ],
+)
+def test_why_a_job_waits_or_was_cancelled_before_it_started(reason: str, said: str) -> None:
+    def of(state: str) -> str:
+        [record] = read_sacct(f"5|{state}|0:0|1000|Unknown|1200|None assigned|name|{reason}|/there\n")
+        return record_status(record).reason
+
+    assert of("PENDING") == said
+    explained = f": {reason}" if ": " in said else ""
+    assert of("CANCELLED by 0") == f"cancelled before it started{explained}"
+
+
 @pytest.mark.parametrize(
     ("wait_status", "ended"), [(9, (0, 9)), (139, (0, 11)), (134, (0, 6)), (3 << 8, (3, 0))]
 )
