@@ -377,8 +377,9 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
     assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, "train.log")
 
 
+@pytest.mark.parametrize("path", ["logs/train.log", "logs"])
 def test_a_log_is_read_as_its_workload_says_that_steps_are_printed(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     (here / "own/workloads").mkdir(parents=True)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "own"))
@@ -386,10 +387,12 @@ def test_a_log_is_read_as_its_workload_says_that_steps_are_printed(
     launcher = "launcher: {kind: command, command: [train], step_line: 'iter {step}: time {ms}ms'}\ndefaults:"
     workload = workload.replace("workload: llama3.1-25.04", "workload: own-26.11")
     (here / "own/workloads/own-26.11.yaml").write_text(workload.replace("defaults:", launcher, 1))
-    (here / "train.log").write_text("".join(f"iter {step}: time {27000 + step}.5ms\n" for step in range(50)))
+    (here / "logs").mkdir()
+    lines = "".join(f"iter {step}: time {27000 + step}.5ms\n" for step in range(50))
+    (here / "logs/train.log").write_text(lines)
     recipe = ("--workload", "own", "--size", "70b", "--dtype", "bf16", "--gpus", "64", "--gpu-type", "h100")
 
-    told = call("results", "import", "train.log", "--cluster", "mine", *recipe)
+    told = call("results", "import", path, "--cluster", "mine", *recipe)
     assert "1 valid" in told
 
     [row] = Store().results()

@@ -11,7 +11,7 @@ import pytest
 
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import OutOfReach, Overdue
-from steptime.recipes.models import Run
+from steptime.recipes.models import OwnProgram, Run
 from steptime.runs import log_following
 from steptime.runs.following import JobFollower, WaitLimits
 from steptime.runs.log_following import LogFollower, StepFollower
@@ -315,6 +315,23 @@ async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(a_ru
     assert await told(step_lines(0)) == []
     assert await told(step_lines(0)) == [ANOTHER_LOG, "step 0"]
     assert await told(step_lines(0, 1, seconds=7)) == [ANOTHER_LOG, "step 0", "step 1"]
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_replaced_log_of_a_form_of_its_own_is_followed(a_run: MakeRun) -> None:
+    launcher = OwnProgram(kind="command", command=("train",), step_line="iter {step}: {s} s")
+    run = a_run()
+    run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"launcher": launcher})})
+    lines = list[str]()
+    cluster = ScriptedCluster(RUNNING, log=b"iter 0: 1.5 s\n")
+    job = Job.model_validate({**_JOB, "submitted_at": 0})
+    follower = LogFollower(run, job, info=lines.append, warn=lines.append)
+
+    await follower.look(cluster)
+    cluster.log = b"iter 3: 2.5 s\n"
+    await follower.look(cluster)
+
+    assert [line.partition(" of")[0] for line in lines] == ["step 0", ANOTHER_LOG, "step 3"]
 
 
 async def test_a_piece_of_the_log_is_waited_for_a_time_only(

@@ -107,8 +107,8 @@ class RefusedImport(NamedTuple):
 def find_imports(path: Path, options: ImportOptions) -> Iterator[Import | RefusedImport]:
     """Yield each run in a log, folder or unpacked archive, or a `RefusedImport` if it cannot be imported.
 
-    Raises UserError if there is nothing to read, or if the cluster's name in `options` has characters other
-    than letters, digits, `.`, `_` and `-`.
+    Raises UserError if there is nothing to read, if the recipe in `options` cannot be planned, or if the
+    cluster's name there has characters other than letters, digits, `.`, `_` and `-`.
     """
     if options.cluster is not None:
         _require_plain("cluster", options.cluster)
@@ -119,9 +119,11 @@ def find_imports(path: Path, options: ImportOptions) -> Iterator[Import | Refuse
             except UserError as error:
                 yield RefusedImport(f"{RUNS}/{file.name}", str(error))
         return
-    for logs in group_by_run(find_logs(path)):
+    stated = _stated(options)
+    step_line = None if stated is None else stated.recipe.step_line
+    for logs in group_by_run(find_logs(path, step_line), step_line):
         try:
-            yield _logged(logs, options)
+            yield _logged(logs, stated, options)
         except UserError as error:
             name = logs.attempts[-1]
             yield RefusedImport(str(name.relative_to(path) if name != path else name.name), str(error))
@@ -157,8 +159,18 @@ def _archived(file: Path, options: ImportOptions) -> Import:
     return Import(result, record.earlier_attempts, files, log, archived.accepted)
 
 
-def _logged(logs: RunLogs, options: ImportOptions) -> Import:
-    """Read a run from its log, or from the logs of a job that was requeued."""
+def _stated(options: ImportOptions) -> Run | None:
+    """Return the run of the recipe that the user states; None if they state none."""
+    if not options.recipe:
+        return None
+    return plan(PlanRequest.model_validate({**options.recipe, "gpu_type": options.gpu_type})).runs[0]
+
+
+def _logged(logs: RunLogs, stated: Run | None, options: ImportOptions) -> Import:
+    """Read a run from its log, or from the logs of a job that was requeued.
+
+    `stated` is the run of the recipe that the user states, if they state one.
+    """
     files = (*logs.attempts, *logs.other_outputs)
     for file in files:
         check_size(file)
@@ -168,16 +180,11 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
         raise UserError(remark)
     config = llmb_config(last) or {}
     if run is None:
-        log = read_log(logs.attempts, other_outputs=logs.other_outputs)
+        log = _read(logs, stated)
         upstream = find_upstream(last, find_batch_size(log))
-        run = _recognised(upstream, config, options)
-        if (step_line := run.recipe.step_line) is not None:
-            log = read_log(
-                logs.attempts,
-                other_outputs=logs.other_outputs,
-                max_steps=run.max_steps,  # such a log has no words at its end
-                step_line=step_line,
-            )
+        run = _recognised(upstream, config, stated, options)
+        if stated is None and run.recipe.step_line is not None:
+            log = _read(logs, run)
         run = _as_logged(run, upstream, log)
     else:
         log = read_log(
@@ -225,18 +232,27 @@ def _logged(logs: RunLogs, options: ImportOptions) -> Import:
     return Import(_measured(submitted, status, log, record), (), files, last)
 
 
+def _read(logs: RunLogs, run: Run | None) -> TrainingLog:
+    """Read the logs of a run without a plan, given the run of its recipe if that is known."""
+    step_line = None if run is None else run.recipe.step_line
+    # A log with a form of its own has no words at its end.
+    max_steps = None if run is None or step_line is None else run.max_steps
+    return read_log(logs.attempts, other_outputs=logs.other_outputs, max_steps=max_steps, step_line=step_line)
+
+
 def _digest(file: Path) -> bytes:
     with open_regular(file) as stream:
         return hashlib.file_digest(stream, "sha256").digest()
 
 
-def _recognised(upstream: Upstream | None, config: Mapping[str, Any], options: ImportOptions) -> Run:
+def _recognised(
+    upstream: Upstream | None, config: Mapping[str, Any], stated: Run | None, options: ImportOptions
+) -> Run:
     """Return the run of a recipe that produced a log without a plan; raise UserError if that is unclear."""
     if options.cluster is None:
         raise UserError("the log does not say where it ran: name the cluster with --cluster")
-    if options.recipe:
-        request = {**options.recipe, "gpu_type": options.gpu_type}
-        return plan(PlanRequest.model_validate(request)).runs[0]
+    if stated is not None:
+        return stated
     runs = () if upstream is None else upstream.runs
     if runs and options.gpu_type is not None:
         runs = tuple(run for run in runs if run.recipe.gpu_type == options.gpu_type)

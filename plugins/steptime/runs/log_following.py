@@ -252,7 +252,7 @@ class LogFollower:
             return b""
         self._warn(_ANOTHER_LOG)
         self._offset = 0
-        self._before, self._steps = b"", StepFollower()
+        self._before, self._steps = b"", StepFollower(self._run.recipe.step_line)
         return await self._piece(cluster, 0, _PIECE_BYTES)
 
     def _may_be_late(self, there: bytes, known_bytes: int) -> bool:
