@@ -64,7 +64,7 @@ def find_logs(path: str | Path, step_line: str | None = None) -> list[Path]:
     if not logs:
         raise UserError(
             f"no training log below the folder '{path}': it needs a *.out, or a *.log or *.txt with a "
-            "training step. If the program has a form of step lines of its own, name it: with --step-line for "
+            "training step. If the program has its own form of step lines, name it: with --step-line for "
             "`parse`, with --workload for `results import`"
         )
     return logs
