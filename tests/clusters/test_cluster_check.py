@@ -1,6 +1,6 @@
 """What `steptime cluster check` finds on a real Slurm in which each fault is made on purpose."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,19 @@ from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters import config as config_module
-from steptime.clusters.checks import CheckFailedError, CheckOutcome, CheckResult, clock_difference
+from steptime.clusters.base import CommandResult
+from steptime.clusters.checks import (
+    CheckFailedError,
+    CheckOutcome,
+    CheckResult,
+    NotApplicableError,
+    clock_difference,
+)
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.slurm import survey as survey_module
+from steptime.clusters.slurm.checks import slurm_checks
+from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.clusters.slurm.survey import listed_gpu_type, survey
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.models import Run
@@ -101,12 +110,6 @@ FAULTS = {
         "change partition:",
     ),
     "submit limits": ({"account": "nobody"}, {}, "has no account 'nobody'; accounts: root", "account:"),
-    "GPUs": (
-        {"gpu_type": "b200"},
-        {"sinfo": f"echo '{H100}'"},
-        "gpu_type is b200, but the nodes have 8 × h100",
-        "change gpu_type",
-    ),
 }
 """By check: fields of the cluster's file, programs of the login node, the finding and its remedy."""
 
@@ -123,6 +126,128 @@ async def test_each_fault_is_found_by_its_check(
     assert failed(checks) == {check}
     assert words in checks[check].message
     assert remedy in checks[check].remedy
+
+
+SINFO = """\
+batch*|up|idle|6|gpu:h100:8(S:0-1),nvme:1
+batch*|up|drained|2|gpu:h100:8
+batch*|up|idle*|1|gpu:h100:8
+old|up|allocated|3|gpu:a100:4
+mixed|up|idle|2|gpu:8
+closed|inact|idle|4|gpu:h100:8
+broken|up|down|5|(null)
+broken|up|failing|1|(null)
+"""
+NO_DEFAULT = SINFO.replace("*|up", "|up")
+LIMITS = "team|4|||12:00:00|gres/gpu=64||\nother|||||||9\nteam|4|||12:00:00|gres/gpu=64||\n"
+EVERY = "batch, broken, closed, mixed, old"
+FILE = "config/clusters/mini.yaml"
+FINDINGS = [
+    # the check, fields of the cluster's file, what the login node prints instead; what is found, the remedy
+    ("Slurm", {}, {}, "partition batch: 6 of 9 nodes can be used", None),
+    ("Slurm", {"partition": "old,batch"}, {}, "partition batch, old: 9 of 12 nodes can be used", None),
+    (
+        *("Slurm", {"partition": "batch,gone,lost"}, {}),
+        f"Slurm shows this login no partition 'gone, lost'; partitions: {EVERY}",
+        f"change partition: in {FILE}",
+    ),
+    (
+        *("Slurm", {}, {"sinfo": NO_DEFAULT}),
+        f"Slurm has no default partition, and the file sets no partition; partitions: {EVERY}",
+        f"write partition: in {FILE}",
+    ),
+    (
+        *("Slurm", {"partition": "broken"}, {}),
+        "no node of partition broken can be used now (6 nodes: down, failing)",
+        "ask the cluster's administrators ('sinfo -R' shows the reasons), or name another partition",
+    ),
+    (
+        *("Slurm", {"partition": "closed"}, {}),
+        "no node of partition closed can be used now (4 nodes: idle)",
+        "ask the cluster's administrators ('sinfo -R' shows the reasons), or name another partition",
+    ),
+    ("GPUs", {}, {}, "gpu_type is cpu: jobs use no GPUs", ""),
+    (
+        *("GPUs", {"gpu_type": "h100", "gpu_option": "none"}, {}),
+        *("gpu_option is none: Slurm gives whole nodes and counts no GPUs", ""),
+    ),
+    ("GPUs", {"gpu_type": "h100"}, {}, "8 × h100 a node, as expected (h100)", None),
+    ("GPUs", {"gpu_type": "h100", "gpus_per_node": 8}, {}, "8 × h100 a node, as expected (h100)", None),
+    (
+        *("GPUs", {"gpu_type": "h100", "gpus_per_node": 9, "partition": "old,batch"}, {}),
+        *("gpus_per_node is 9, but the nodes have 4 × a100, 8 × h100", f"write gpus_per_node: 8 in {FILE}"),
+    ),
+    (
+        *("GPUs", {"gpu_type": "h100", "partition": "old"}, {}),
+        "gpu_type is h100, but the nodes have 4 × a100",
+        f"change gpu_type (a key of config/gpus.yaml) or partition in {FILE}",
+    ),
+    (
+        *("GPUs", {"gpu_type": "h100", "partition": "mixed"}, {}),
+        f"nodes have 8 × gpu, and Slurm does not say of which type: with node_check in {FILE} each job checks "
+        "it before the training",
+        "",
+    ),
+    (
+        *("GPUs", {"gpu_type": "h100", "partition": "broken"}, {}),
+        "the nodes of the partition have no GPUs in Slurm (GRES 'gpu')",
+        f"name a partition with GPUs, or write gpu_option: none in {FILE} if the site has no GRES",
+    ),
+    (
+        *("submit limits", {}, {}),
+        "account team: MaxJobs 4, MaxWall 12:00:00, GrpTRES gres/gpu=64; account other: GrpSubmitJobs 9",
+        None,
+    ),
+    ("submit limits", {"account": "other"}, {}, "account other: GrpSubmitJobs 9", None),
+    (
+        *("submit limits", {"account": "mine"}, {}),
+        "user ada has no account 'mine'; accounts: other, team",
+        f"change account: in {FILE}, or ask for that account",
+    ),
+    ("submit limits", {}, {"sacctmgr": "a|||||||\nb|||||||\n"}, "none for user ada (a, b)", None),
+    (
+        *("submit limits", {}, {"sacctmgr": ""}),
+        *("the accounting has no entry for user ada, so it sets no limits", ""),
+    ),
+    ("accounting", {}, {}, "sacct answers", None),
+    ("login", {}, {}, "ada on login1, by connection 'mini_slurm'", None),
+]
+"""The remedy is None for what passes, and empty for what does not apply."""
+
+
+@pytest.mark.parametrize(("check", "fields", "printed", "found", "remedy"), FINDINGS)
+async def test_each_finding_of_slurm(
+    make_slurm_config: MakeSlurmConfig,
+    check: str,
+    fields: dict[str, Any],
+    printed: dict[str, str],
+    found: str,
+    remedy: str | None,
+) -> None:
+    prints = {
+        "sinfo": SINFO,
+        "sacctmgr": LIMITS,
+        "id": "ada\n",
+        "sh": "ada on login1\n",
+        "sacct": "",
+    } | printed
+
+    async def run(command: Sequence[str], **_: Any) -> CommandResult:
+        return CommandResult(exit_code=0, stdout=prints[command[0]], stderr="")
+
+    async def clock() -> float:
+        return 0.0
+
+    config = make_slurm_config(**fields)
+    checks = slurm_checks(config, run, SlurmCommands(run, cluster="mini", root="/runs"), clock)
+    [look] = [one.look for one in checks if one.name == check]
+    try:
+        told, advice = await look(), None
+    except CheckFailedError as error:
+        told, advice = str(error), error.remedy
+    except NotApplicableError as error:
+        told, advice = str(error), ""
+    assert (told, advice) == (found, remedy)
 
 
 @pytest.mark.parametrize(("cluster_time", "way"), [(1600.0, "600 s ahead of"), (400.0, "600 s behind")])
