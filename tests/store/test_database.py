@@ -271,3 +271,18 @@ def test_each_failure_has_its_advice_and_is_waited_for_if_that_may_help(
         raise failed
     assert str(told.value).endswith(f" failed ({reason}): {advice}")
     assert isinstance(told.value, StoreUnavailable) is waits
+
+
+def test_what_is_read_at_once_comes_from_one_connection(tmp_path: Path, make_result: MakeResult) -> None:
+    """In a SQLite file a run that is written meanwhile is not half seen; another store is read as ever."""
+    stores = [Store(f"sqlite:///{tmp_path / name}.db") for name in ("read", "other")]
+    for store in stores:
+        stored.write(store, make_result("before"))
+    with database.one_read(stores[0].url):
+        assert stores[0].count() == 1
+        for store in stores:
+            stored.write(store, make_result("meanwhile"))
+        with database.read_connection(stores[0].url) as one, database.read_connection(stores[0].url) as same:
+            assert one is same
+        assert [store.count() for store in stores] == [1, 2]
+    assert [store.count() for store in stores] == [2, 2]

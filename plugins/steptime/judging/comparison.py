@@ -43,6 +43,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.store.columns import series_columns
+from steptime.store.database import one_read
 from steptime.store.run_queries import Store
 from steptime.store.run_records import read_setup
 
@@ -66,6 +67,11 @@ def compare_since(store: Store, since: float, only: Mapping[str, Any] = _ALL) ->
     `only` (values by column) selects the series to return. Verdicts depend on neither: see
     `judging.verdicts`.
     """
+    with one_read(store.url):
+        return _compare_since(store, since, only)
+
+
+def _compare_since(store: Store, since: float, only: Mapping[str, Any]) -> Comparison:
     rows = store.results(include_rejected=True, since=since - LOOK_BACK_S, only=_COUNTED)
     ran = [row for row in rows if row["submitted_at"] >= since]
     lost = store.lost_jobs(since=since)

@@ -5,6 +5,7 @@ the cells that ran under the sweep's name, those that ran in the four weeks befo
 that did not run is included if it is overdue. Outside of sweeps, the planned cells are those that ran.
 """
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -328,7 +329,8 @@ def _alternating(recent: Mapping[Series, Sequence[float]], series: Collection[Se
         cell: seconds for cell, seconds in recent.items() if cell in series and len(seconds) >= _FEWEST_RUNS
     }
     deviations = {
-        cell: statistics.stdev(seconds) / statistics.fmean(seconds) for cell, seconds in times.items()
+        cell: math.sqrt(_squares(seconds) / (len(seconds) - 1)) / statistics.fmean(seconds)
+        for cell, seconds in times.items()
     }
     usual = statistics.median(deviations.values()) if deviations else 0.0
     return [

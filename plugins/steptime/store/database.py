@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,15 +80,38 @@ _engines: dict[tuple[int, str], Engine] = {}
 _prepared: set[tuple[int, str]] = set()
 
 
+_reading: ContextVar[tuple[str, Connection] | None] = ContextVar("reading", default=None)
+"""The address and the connection of `one_read`, within it."""
+
+
 @contextmanager
 def read_connection(url: str) -> Iterator[Connection]:
-    """Open a connection for reading.
+    """Open a connection for reading, or give that of `one_read`.
 
     Raises SystemFailure if the database fails (StoreUnavailable if waiting may help), UserError if `url` is
     not a database address or the store has the schema of another revision.
     """
-    with _named_failures(url), _engine(url).connect() as connection:
-        yield connection
+    shared = _reading.get()
+    with _named_failures(url):
+        if shared is not None and shared[0] == url:
+            yield shared[1]
+        else:
+            with _engine(url).connect() as connection:
+                yield connection
+
+
+@contextmanager
+def one_read(url: str) -> Iterator[None]:
+    """Let all that is read within come from one connection: a SQLite file as it is at the first of it.
+
+    Raises the same errors as `read_connection`.
+    """
+    with read_connection(url) as connection:
+        outside = _reading.set((url, connection))
+        try:
+            yield
+        finally:
+            _reading.reset(outside)
 
 
 @contextmanager
