@@ -184,8 +184,8 @@ FINDINGS = [
     ),
     (
         *("GPUs", {"gpu_type": "h100", "partition": "mixed"}, {}),
-        f"nodes have 8 × gpu, and Slurm does not say of which type: with node_check in {FILE} each job checks "
-        "it before the training",
+        f"nodes have 8 × gpu, and Slurm does not say of which type: with node_check in {FILE} each job "
+        "checks it before the training",
         "",
     ),
     (
