@@ -244,3 +244,47 @@ def test_the_trainers_own_rate_has_mean_and_deviation_and_memory_its_peak() -> N
     assert (over_one_step.tflops_per_gpu_logged, over_one_step.tflops_per_gpu_logged_std) == (504.0, None)
     untold = measure_window(log.model_copy(update={"steps": (Step(0, 1.0),)}), Window(first=0, last=0))
     assert (untold.tflops_per_gpu_logged, untold.peak_memory_gib) == (None, None)
+
+
+def test_every_number_of_a_window_in_which_some_steps_lack_some() -> None:
+    """The window has the steps 1 to 4, of which one was printed without a time, and no other without."""
+    steps = (
+        Step(0, 99.0, tflops_per_gpu=1.0, wall_time_s=99.0),
+        Step(1, 2.0, tflops_per_gpu=500.0, wall_time_s=2.1, peak_memory_bytes=3 << 30),
+        Step(2, None, tflops_per_gpu=None, wall_time_s=None),
+        Step(3, 5.0, tflops_per_gpu=None, wall_time_s=5.1, peak_memory_bytes=7 << 30),
+        Step(4, 2.0, tflops_per_gpu=510.0, wall_time_s=None),
+        Step(5, 99.0, tflops_per_gpu=1.0, wall_time_s=99.0, peak_memory_bytes=9 << 30),
+    )
+    checkpoints = [
+        # kind, duration and wait in seconds; an unfinished save has no duration
+        *(("load", 3.0, 3.0), ("load", 4.0, 4.0), ("load", None, None)),
+        *(("save", 9.0, 8.0), ("save", 7.0, 6.0), ("save", None, 5.0)),
+    ]
+    log = TrainingLog(
+        path="run.out",
+        format="nemo2",
+        bytes_read=0,
+        steps=steps,
+        started={"seq_length": 128, "global_batch_size": 16, "world_size": 4},
+        collective={"messages": [{"bus_bandwidth_gb_s": 100.5}, {"bus_bandwidth_gb_s": 360.5}]},
+        checkpoints=tuple(
+            CheckpointTiming(kind=kind, iteration=None, started_at=0, duration_s=duration, blocked_s=blocked)
+            for kind, duration, blocked in checkpoints
+        ),
+    )
+    measured = measure_window(log, Window(first=1, last=4)).model_dump(exclude_none=True)
+    assert measured == {
+        "window": {"first": 1, "last": 4},
+        **{"steps_in_window": 3, "step_time_mean_s": 3.0, "step_time_median_s": 2.0},
+        **{"step_time_std_s": pytest.approx(math.sqrt(3)), "wall_time_median_s": pytest.approx(3.6)},
+        **{"tflops_per_gpu_logged": 505.0, "tflops_per_gpu_logged_std": pytest.approx(math.sqrt(50))},
+        **{"tokens_per_s": pytest.approx(128 * 16 / 3), "tokens_per_s_per_gpu": pytest.approx(128 * 4 / 3)},
+        **{"days_per_1t_tokens": pytest.approx(1e12 * 3 / (128 * 16) / 86_400)},
+        **{"peak_memory_gib": 9.0, "bus_bandwidth_gb_s": 360.5},
+        **{"checkpoint_save_s": 7.0, "checkpoint_blocked_s": 6.0, "checkpoint_load_s": 4.0},
+    }
+    assert steady_numbers(log, Window(first=2, last=3))["steady_steps"] == "0:5"
+    blocked = log.model_copy(update={"checkpoints": log.checkpoints[-1:]})
+    waited = measure_window(blocked, Window(first=1, last=4))
+    assert (waited.checkpoint_save_s, waited.checkpoint_blocked_s) == (None, 5.0)
