@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import webbrowser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from steptime.cli import app
+from steptime.cli import app, service
 from steptime.clusters.base import Job, JobSpec
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.service import standalone
+from steptime.service.standalone import AirflowStatus
 
 runner = CliRunner()
 
@@ -67,3 +71,74 @@ def test_down_names_the_jobs_that_go_on_and_ends_them_when_asked(home: Path) -> 
     finally:
         asyncio.run(cluster.cancel(job.name))
     assert job.name not in runner.invoke(app, ["down"]).stdout
+
+
+RUNNING = AirflowStatus(
+    running=True,
+    healthy=False,
+    url="http://127.0.0.1:8081",
+    health={"metadatabase": "healthy", "dag_processor": "unhealthy"},
+    restarts={"dag-processor": 3},
+    dags=("steptime_a", "steptime_b"),
+    import_errors={"mine.py": "no module"},
+    running_dag_runs=("steptime_a/manual__1",),
+)
+
+
+def test_status_tells_all_of_a_running_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "status", lambda: RUNNING)
+    result = runner.invoke(app, ["status"])
+    assert (result.exit_code, result.stderr) == (2, "steptime: Airflow cannot read mine.py: no module\n")
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
+        "address: http://127.0.0.1:8081",
+        "component health restarts",
+        "metadatabase healthy",
+        "dag_processor unhealthy 3",
+        "DAGs: steptime_a, steptime_b",
+        "running: steptime_a/manual__1",
+    ]
+    quiet = RUNNING.model_copy(
+        update={"healthy": True, "import_errors": {}, "dags": (), "running_dag_runs": ()}
+    )
+    monkeypatch.setattr(standalone, "status", lambda: quiet)
+    result = runner.invoke(app, ["status"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split()[1:] for line in result.stdout.splitlines()[-2:]] == [["none", "yet"], ["nothing"]]
+
+
+@pytest.mark.parametrize(("ran_already", "how"), [(True, "runs already"), (False, "is ready after 0 s")])
+def test_up_passes_its_options_on_and_tells_the_way_in(
+    home: Path, monkeypatch: pytest.MonkeyPatch, ran_already: bool, how: str
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def start(_announce: object, **options: Any) -> tuple[AirflowStatus, bool]:
+        asked.update(options)
+        return RUNNING, ran_already
+
+    monkeypatch.setattr(standalone, "up", start)
+    monkeypatch.setattr(service, "password", lambda: "secret")
+    result = runner.invoke(app, ["up", "--port", "8123", "--timeout", "77"])
+    assert asked == {"port": 8123, "timeout_s": 77}
+    assert result.stdout == (
+        f"Airflow {how}\naddress:  http://127.0.0.1:8081\nuser:     admin\npassword: secret\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("screen", "opens", "said"), [(":0", True, ""), (":0", False, "no browser"), ("", True, "")]
+)
+def test_open_prints_the_page_and_opens_it_where_there_is_a_screen(
+    monkeypatch: pytest.MonkeyPatch, screen: str, opens: bool, said: str
+) -> None:
+    monkeypatch.setattr(standalone, "status", lambda: RUNNING)
+    monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or opens)
+    result = runner.invoke(app, ["open"])
+    page = "http://127.0.0.1:8081/plugin/step-times"
+    assert (result.exit_code, result.stdout) == (0, f"{page}\n")
+    assert opened == ([page] if screen else [])
+    assert said in result.stderr
+    assert bool(said) is bool(result.stderr)

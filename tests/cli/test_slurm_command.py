@@ -9,7 +9,8 @@ from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.mini_slurm import daemons, layout
+from steptime.mini_slurm import daemons, layout, service
+from steptime.mini_slurm.service import SlurmStatus
 from steptime.service import connection_file
 
 runner = CliRunner()
@@ -32,6 +33,32 @@ def test_status_where_nothing_runs() -> None:
     told = json.loads(result.stdout)
     assert (told["running"], told["healthy"], told["ssh"]) == (False, False, None)
     assert runner.invoke(app, ["slurm", "status", "--format", "csv"]).stdout == "daemon,state,port\n"
+
+
+def test_status_tells_all_of_a_slurm_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = SlurmStatus(
+        running=True,
+        healthy=False,
+        daemons={"slurmctld": True, "sshd": False},
+        nodes={"IDLE": 6, "DOWN": 2},
+        jobs={},
+        ports={"slurmctld": 6817},
+        ssh="ssh -p 2222 localhost",
+        slurm_conf="/home/slurm.conf",
+        problem="sshd is stopped",
+    )
+    monkeypatch.setattr(service, "status", lambda _: running)
+    result = runner.invoke(app, ["slurm", "status"])
+    assert (result.exit_code, result.stderr) == (2, "steptime: sshd is stopped\n")
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
+        "daemon state port",
+        "slurmctld running 6817",
+        "sshd stopped",
+        "nodes: 2 down, 6 idle",
+        "jobs: none",
+        "log in: ssh -p 2222 localhost",
+        "SLURM_CONF: /home/slurm.conf",
+    ]
 
 
 def test_down_where_nothing_runs(home: Path) -> None:
