@@ -7,7 +7,7 @@ import pytest
 from steptime.errors import UserError
 from steptime.judging.expected_cost import Source, expected_cost
 from steptime.recipes.memory import estimate_memory
-from steptime.recipes.models import Run
+from steptime.recipes.models import Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -71,6 +71,62 @@ def test_weights_gradients_and_optimizer_states_by_hand() -> None:
     assert estimate.states_gb == pytest.approx(by_hand, rel=0.01)
     assert estimate.activations_gb is not None
     assert 0 < estimate.states_gb + estimate.activations_gb < estimate.gpu_gb
+
+
+LAYERS = 32 * (18 * 4096 + 4 * 14336)
+"""Bytes of a token in all layers of Llama 3.1 8b."""
+WEIGHTS = 8_029_995_008
+
+
+@pytest.mark.parametrize(
+    ("ways", "batches", "dtype", "small", "states", "activations"),
+    [
+        # the output layer is on the first stage, too; two ranks share a sequence of 8,192 tokens
+        (
+            {"tensor": 1, "pipeline": 1, "context": 2, "data": 4},
+            (1, 128),
+            *("bf16", False, WEIGHTS * (4 + 12 / 8)),
+            4096 * (LAYERS + 4 * (4096 + 128_256)),
+        ),
+        # four stages, each of two parts
+        (
+            {"tensor": 2, "pipeline": 4, "context": 1, "data": 1, "virtual_pipeline": 2},
+            (2, 128),
+            *("bf16", True, WEIGHTS / 8 * (4 + 10)),
+            2 * 8192 * LAYERS / 2 * (1 + 3 / 8),
+        ),
+        # two micro batches do not fill four stages; weights stay in 8 bits
+        (
+            {"tensor": 1, "pipeline": 4, "context": 1, "data": 2},
+            (1, 4),
+            *("fp8", False, WEIGHTS / 4 * (3 + 12 / 2)),
+            8192 * LAYERS / 2,
+        ),
+    ],
+)
+def test_activations_by_hand(
+    ways: dict[str, int],
+    batches: tuple[int, int],
+    dtype: str,
+    small: bool,
+    states: float,
+    activations: float,
+) -> None:
+    run = planned(workload="llama3.1-25.04", size="8b", dtype="bf16", gpu_type="h100", gpus="8")
+    changed = {"parallelism": Parallelism(**ways), "dtype": dtype}
+    recipe = run.recipe.model_copy(
+        update=changed | dict(zip(("micro_batch_size", "global_batch_size"), batches, strict=True))
+    )
+    settings = run.performance.trainer.model_copy(update={"use_precision_aware_optimizer": small})
+    estimate = estimate_memory(recipe, settings)
+    assert estimate is not None
+    assert estimate.states_gb == pytest.approx(states / 1e9, rel=1e-3)
+    assert estimate.activations_gb == pytest.approx(activations / 1e9)
+    assert estimate.total_gb == pytest.approx((states + activations) / 1e9, rel=1e-3)
+    recomputed = settings.model_copy(update={"recompute_granularity": "selective"})
+    untold = estimate_memory(recipe, recomputed)
+    assert untold is not None
+    assert (untold.states_gb, untold.activations_gb, untold.total_gb) == (estimate.states_gb, None, None)
 
 
 def test_nothing_is_estimated_on_the_cpu() -> None:

@@ -240,6 +240,35 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"workload": "nemotron4-25.04", "gpu_type": "a100"}, "unknown GPU type 'a100' of nemotron4-25.04"),
     ({"environment": {"HF_TOKEN": "x"}}, "environment: 'HF_TOKEN' looks like a secret"),
+    (
+        {"workload": "nemotron-h", "proxy": True, "gpu_type": "h100"},
+        "no size of nemotron-h-25.05 has a proxy: leave `proxy` out.",
+    ),
+    (
+        {"size": "405b", "gpu_type": "h100", "proxy": True, "gpus": "256"},
+        "Valid are: 32, 64, 128. Without `proxy`, GPU counts are: 512, 1024, 2048.",
+    ),
+    (
+        {"size": "8b", "gpu_type": "h100", "profile": True, "profile_start": 45, "profile_stop": 45},
+        "profiling from step 45 to step 45 cannot be in a run of 45 steps: choose `profile_start` below "
+        "`profile_stop`, and both within 0 to 45.",
+    ),
+    (
+        {"size": "8b", "gpu_type": "h100", "profile": True, "profile_stop": 60, "max_steps": 50},
+        "to step 60 cannot be in a run of 50 steps: choose",
+    ),
+    ({"workload": "nccl-26.11", "profile": True}, "nccl-26.11 has no settings for profiling; workloads that"),
+    (
+        {"workload": "nccl-26.11", "checkpoint": True},
+        "checkpoints of nccl-26.11 all_reduce on cpu are not supported: leave out `checkpoint`, "
+        "`save_checkpoint` and `load_checkpoint`; sizes of nccl-26.11 that support them: none.",
+    ),
+    (
+        {"size": "405b", "gpu_type": "h100", "proxy": True, "gpus": "32", "checkpoint": True},
+        "checkpoints of llama3.1-25.04 405b-proxy on h100 are not supported: leave out `checkpoint`, "
+        "`save_checkpoint` and `load_checkpoint`; sizes of llama3.1-25.04 that support them: 8b, 70b, 405b, "
+        "tiny.",
+    ),
 ]
 
 
