@@ -1,6 +1,6 @@
 """What commands and pages say, kept in tests/golden for review; shows a wrong unit, sign, column or order.
 
-`numbers` has all numbers and names of their JSON, without texts of several words; `shown` what people read.
+`numbers` has all numbers and names of their JSON; `shown` has what people read, and the pages' sentences.
 
 The runs are as large as real ones: 2,048 GPUs with 80 GiB. After an intended change, rewrite the files and
 review `git diff`:
@@ -14,23 +14,26 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import stored
 from stored import publish
-from stored_trial import StoredTrial, run_rounds
+from stored_trial import DAG_RUN, StoredTrial, run_rounds
 from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.clusters.base import JobState, JobStatus
 from steptime.durations import WEEK_S
+from steptime.judging.comparison import compare_since
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.series import Series
 from steptime.logs.training_log import Network
 from steptime.measure.record import make_record
 from steptime.pages import answers
+from steptime.pages.answers import SelectedRuns
 from steptime.recipes.models import Parallelism, Window
 from steptime.store.run_models import Check, Measurement, Verdict
 from steptime.store.run_queries import Store
@@ -58,11 +61,20 @@ CALLS = {
     "trial": "trial show nccl-ring",
 }
 PAGES: dict[str, Callable[[Store], Any]] = {
+    "page-comparison": lambda store: answers.comparison(store, compare_since(store, START)),
+    "page-dag-run": lambda store: answers.select_results(
+        store, SelectedRuns("steptime_llama3.1-25.04", "manual__2026-11-21", {}, {}), 3
+    ),
+    "page-differences": lambda store: answers.differences(store, store.run("job-7"), store.run("bad-7.5")),
     "page-incidents": lambda store: answers.incidents_since(store, START, bool),
     "page-node": lambda store: answers.node(store, "local", "node2"),
     "page-nodes": answers.nodes,
+    "page-run": lambda store: answers.run(store, store.run("job-9"), bool),
     "page-series": answers.series,
+    "page-sets": lambda store: answers.two_sets(store, "node=node0", "node=node1", None),
     "page-trend": lambda store: answers.series_trend(store, Series.from_row(store.run("job-9")), True, 4),
+    "page-trial": lambda store: answers.trial(store, "/".join(DAG_RUN)),
+    "page-trials": lambda store: answers.trials(store, 0),
 }
 SHOWN = {
     **CALLS,
@@ -241,9 +253,12 @@ def test_the_numbers_are_the_reviewed_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_numbers_of_the_pages_are_the_reviewed_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: NOW)
-    hold_to_the_reviewed(name, json.loads(json.dumps(PAGES[name](Store()))))
+def test_the_data_of_the_pages_is_the_reviewed_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_japan(monkeypatch):
+        answer = json.loads(json.dumps(PAGES[name](Store())))
+    hold_to_the_reviewed(name, answer)
+    if texts := "".join(_texts(answer)):
+        hold_to_the_text(name, texts)
 
 
 def hold_to_the_reviewed(name: str, answer: Any) -> None:
@@ -255,36 +270,37 @@ def hold_to_the_reviewed(name: str, answer: Any) -> None:
     assert numbers == pytest.approx(json.loads(kept.read_text()), rel=1e-9)
 
 
-def _numbers(of: Any, path: str = "") -> Iterator[tuple[str, float | str]]:
+def _numbers(of: Any) -> Iterator[tuple[str, float | str]]:
     """Yield each number and each name below a JSON value with its path; of a table, by column."""
+    for path, value in _leaves(of):
+        if NAME.fullmatch(value) if isinstance(value, str) else isinstance(value, int | float):
+            yield path, value
+
+
+def _texts(of: Any) -> Iterator[str]:
+    """Yield the sentences below a JSON value, each with its path, but not how a repetition would differ."""
+    for path, value in _leaves(of):
+        if " " in str(value) and "\n" not in value and not path.startswith("repeat."):
+            yield f"{path}: {value}\n"
+
+
+def _leaves(of: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what is no list, no object and no truth value, with its path; of a table, by column.
+
+    When the test published a run is left out.
+    """
     if isinstance(of, dict):
         if of.keys() >= {"columns", "rows"}:
             rows = [dict(zip(of["columns"], row, strict=True)) for row in of["rows"]]
             of = {**of, "columns": None, "rows": rows}
         for key, value in of.items():
-            yield from _numbers(value, f"{path}.{key}" if path else key)
+            if key != "published_at":
+                yield from _leaves(value, f"{path}.{key}" if path else key)
     elif isinstance(of, list):
         for index, value in enumerate(of):
-            yield from _numbers(value, f"{path}[{index}]")
-    elif (isinstance(of, int | float) and not isinstance(of, bool)) or (
-        isinstance(of, str) and NAME.fullmatch(of)
-    ):
+            yield from _leaves(value, f"{path}[{index}]")
+    elif not isinstance(of, bool):
         yield path, of
-
-
-def test_the_facts_of_a_run_are_the_reviewed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are what `results show` tells people; the last one is a hash."""
-    with monkeypatch.context() as there:
-        there.setenv("TZ", "Asia/Tokyo")
-        time.tzset()
-        shown = CliRunner().invoke(app, ["results", "show", "job-9", "--format", "csv"])
-    time.tzset()
-    *facts, last = shown.stdout.splitlines()
-    assert last.startswith('"record, sha256",')
-    kept = GOLDEN / "facts.csv"
-    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
-        kept.write_text("\n".join(facts) + "\n")
-    assert facts == kept.read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -296,14 +312,21 @@ def test_what_people_are_shown_is_the_reviewed_text(
     hold_to_the_text(name, "".join(shown_by(line, here, monkeypatch) for line in SHOWN[name].split("; ")))
 
 
-def shown_by(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what a command prints in Japan ten weeks after START, without what differs from day to day."""
+@contextmanager
+def in_japan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make it NOW, in Japan."""
     with monkeypatch.context() as there:
         there.setattr(time, "time", lambda: NOW)
         there.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        shown = CliRunner().invoke(app, command.split())
+        yield
     time.tzset()
+
+
+def shown_by(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what a command prints in Japan ten weeks after START, without what differs from day to day."""
+    with in_japan(monkeypatch):
+        shown = CliRunner().invoke(app, command.split())
     text = re.sub(r"\b(?=[0-9]*[a-f])[0-9a-f]{16,}\b", "<hash>", shown.output)
     return re.sub(
         r"^The repetition would differ: .*\n", "", text.replace(str(here), "<here>"), flags=re.MULTILINE
