@@ -48,6 +48,7 @@ def test_a_broken_configuration_is_refused(
 
 def test_the_innermost_volume_holds_the_work_dir(make_runai_config: MakeRunaiConfig) -> None:
     pvcs = [{"claim": "home", "path": "/data"}, {"claim": "fast", "path": "/data/fast"}]
+    pvcs.append({"claim": "other", "path": "/a/path/that/is/longer"})
     config = make_runai_config(pvcs=pvcs, work_dir="/data/fast/steptime", shared_dir="/mnt/fast")
     assert str(config.volume.local("/data/fast/steptime/log")) == "/mnt/fast/steptime/log"
 
@@ -56,7 +57,8 @@ def test_names_are_legal_and_stay_apart() -> None:
     names = ["a", "A", "a.b", "a-b", "a_b", "0a", "a-", "a--1", *("x" * 199 + end for end in "012")]
     made = [workload_name(name) for name in names]
     assert len(set(made)) == len(names)
-    assert all(re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", name) and len(name) <= 50 for name in made)
+    assert all(re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", name) for name in made)
+    assert max(map(len, made)) == 50
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result: MakeResu
 
     suite = judge_suite(Store(), "mini")
     assert (suite.since, suite.cells[0].verdict, len(suite.cells[0].runs)) == (1e9, "passes", 3)
+    assert suite.sentence == "1 of 7 cells pass at 95 % of the baseline; 6 missing"
     assert judge_suite(Store(), "mini", 0.0).cells[0].verdict == "undecided"
 
 
