@@ -284,6 +284,17 @@ def test_the_sentence_and_the_remarks(changes: tuple[float, ...], measure: Any, 
     cells = tuple(CellDifference("c", (), (), (), (), Difference(change)) for change in changes)
     compared = SetComparison(measure, (old, new), (new,), cells, ("x", "y"), ("x", "y", "z"), ())
     assert compared.sentence == sentence
+    told, median = compared.as_json, compared.median
+    percents = (
+        (None, None, None)
+        if median is None
+        else tuple(
+            value if value is None else 100 * value for value in (median.change, median.low, median.high)
+        )
+    )
+    names = ("median_percent", "median_from_percent", "median_to_percent")
+    assert tuple(told[name] for name in names) == percents
+    assert (told["only_a"], told["only_b"], told["measure"]) == (["x", "y"], ["x", "y", "z"], measure)
     basis = {
         "time": [],
         "tokens": ["compared is the GPU time of a million tokens, in seconds"],
