@@ -178,6 +178,18 @@ def test_filters(arguments: list[str], expected: list[str]) -> None:
     assert jobs(*arguments) == expected
 
 
+def test_a_family_means_its_default_release_if_that_ran_else_the_newest(make_result: MakeResult) -> None:
+    """The default release of llama3.1 is 25.04, and no file here has acme."""
+    for workload in ("llama3.1-26.06", "llama3.1-26.08", "acme-1.0", "acme-2.0", "llama3.1-25.04"):
+        plain = make_result(workload).run
+        run = plain.model_copy(update={"recipe": plain.recipe.model_copy(update={"workload": workload})})
+        if workload == "llama3.1-25.04":
+            assert jobs("--workload", "llama3.1") == ["llama3.1-26.08"]
+        stored.write(Store(), make_result(workload, run=run))
+    assert jobs("--workload", "LLAMA3.1") == ["llama3.1-25.04"]
+    assert jobs("--workload", "acme") == ["acme-2.0"]
+
+
 def test_every_filter_of_the_page_is_a_flag() -> None:
     flags = call("--help").stdout
     for name in (*CHOICES, *ELEMENTS, "search", "since", "dag", "dag_run"):

@@ -11,6 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ import typer
 
 from steptime.ages import since_when
 from steptime.errors import UserError, unknown_value
+from steptime.recipes.workloads import workload_name
 from steptime.store.columns import BY_NAME, CHOICES, ELEMENTS
 from steptime.store.run_queries import Store
 
@@ -170,8 +172,10 @@ def _stored(name: str, wanted: Any, stored: Sequence[Any]) -> Any:
     if wanted is None:
         return None
     matches = [value for value in stored if str(wanted).lower() == str(value).lower()]
-    if name == "workload" and not matches:  # without the release its family's default is meant
+    if name == "workload" and not matches:  # without the release its family's default is meant, if that ran
         matches = [value for value in stored if wanted.lower() == value.rpartition("-")[0].lower()]
+        with suppress(UserError):  # of a family that is not configured here, the newest one
+            matches = [value for value in matches if value == workload_name(wanted)] or matches
     if not matches:
         raise unknown_value(name.replace("_", " "), wanted, stored, of="the stored results")
     return max(matches)
