@@ -213,6 +213,13 @@ MISTAKES = {
             f"are {', '.join(f'{{{word}}}' for word in BRIDGE_WORDS)}; write {{{{ for a brace.",
         ),
     ),
+    "an argument with a word that has no name": (
+        ("--num_gpus={gpus}", "--num_gpus={}"),
+        (
+            "- --num_gpus={}",
+            f"{IN_SIZE}.model.launch.arguments.3: '--num_gpus={{}}' has a word that nothing gives",
+        ),
+    ),
     "a script in the image that is a path in Megatron-Bridge": (
         ("script: /opt/Megatron-Bridge/", "script: "),
         (

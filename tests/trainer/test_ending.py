@@ -132,6 +132,21 @@ def test_the_peak_memory_is_that_of_the_rank_that_had_most(
     assert _result(capsys.readouterr().out)["peak_memory_bytes"] == pytest.approx(max(own, peak), rel=0.5)
 
 
+def test_the_peak_that_all_ranks_have_compared_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = Launch(rank=0, world_size=2, local_world_size=2, threads=1, by_launcher=True, on_one_host=True)
+    for highest, peak in ((None, 5), (9, 9)):
+        Ending(
+            tmp_path / str(peak), launch, Progress(own_peak_memory=lambda: 5, highest_memory_bytes=highest)
+        ).completed()
+        result = _result(capsys.readouterr().out)
+        assert (result["peak_memory_bytes"], result["peak_memory_of_all_ranks"]) == (
+            peak,
+            highest is not None,
+        )
+
+
 @pytest.mark.parametrize("loss", ["nan", "-inf"])
 def test_a_loss_that_is_not_finite_ends_the_training(loss: str) -> None:
     check_loss(7, 1e30)
