@@ -129,7 +129,7 @@ def read_judgements(url: str | None = None, *, since: datetime | str | None = No
         url: address of the store, as for `read_runs`.
         since: only runs submitted at this time or later; a time without a zone is in UTC.
     """
-    judged = by_job(_store(url), _seconds(since) or 0.0)
+    judged = by_job(_store(url), since=_seconds(since))
     return _frame([row for row in judged.values() if row["series_state"] is not None], JUDGEMENT_COLUMNS)
 
 

@@ -9,6 +9,8 @@ import stored
 from sqlalchemy import select
 
 from steptime.errors import UserError
+from steptime.judging.judgements import judge_all
+from steptime.judging.run_findings import add_verdicts, results_with_verdicts
 from steptime.recipes.models import Mode
 from steptime.store import judgement_queries, schema
 from steptime.store import run_queries as module
@@ -156,3 +158,24 @@ def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make
         "a",
     ]
     assert store.list_runs("steptime_llama3.1-25.04", "another") == store.list_runs("another", "r") == []
+
+
+def test_many_runs_are_read_in_parts_each_with_the_verdict_that_it_has_alone(
+    tmp_path: Path, make: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'store.db'}")
+    for number in range(14):
+        step_time_s = (0.2, 0.201, 0.199)[number % 3] * (1.5 if number == 13 else 1)
+        times = [step_time_s] * 20
+        stored.write(
+            store,
+            make(f"run-{number}", gpus=1 + number % 2, submitted_at=1e9 + number * 86_400, step_times=times),
+        )
+    judge_all(store)
+    selected = {"in_reading_order": True, "limit": 8}
+    whole = add_verdicts(store, store.results(**selected))
+    monkeypatch.setattr(module, "_PART", 3)
+    monkeypatch.setattr(module, "NAMES_AT_ONCE", 2)
+    assert [len(part) for part in store.results_in_parts(**selected)] == [3, 3, 2]
+    assert list(results_with_verdicts(store, **selected)) == whole
+    assert len({row["verdict"] for row in whole}) > 1

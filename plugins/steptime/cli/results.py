@@ -3,7 +3,7 @@
 import json
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,7 +40,12 @@ from steptime.cli.usage import Commands
 from steptime.errors import UserError, one_line
 from steptime.files import write_whole
 from steptime.judging.missing_cells import find_cause
-from steptime.judging.run_findings import RUN_VERDICT_COLUMNS, add_verdicts, describe_run
+from steptime.judging.run_findings import (
+    RUN_VERDICT_COLUMNS,
+    add_verdicts,
+    describe_run,
+    results_with_verdicts,
+)
 from steptime.measure.gpu_samples import gpu_samples
 from steptime.measure.repeating import describe_repeat
 from steptime.measure.report import choose_columns, export_row, list_notes, sum_up
@@ -131,22 +136,23 @@ def results(
         show_results([], output_format)
         typer.echo(_NO_RESULTS, err=True)
         return
-    shown = _NEWEST if limit is None and output_format is Format.TABLE else limit
-    rows: Sequence[Mapping[str, Any]] = selection.rows(store, include_rejected=everything, limit=shown)
-    if output_format is not Format.TABLE:
-        rows = add_verdicts(store, rows)
-    show_results(rows, output_format, full_names=full_names, wide=wide)
-    if not rows:
+    matching = selection.count(store, include_rejected=everything)
+    if output_format is Format.TABLE:
+        shown = _NEWEST if limit is None else limit
+        rows = selection.rows(store, include_rejected=everything, limit=shown)
+        show_results(rows, output_format, full_names=full_names, wide=wide)
+        if limit is None and matching > shown:
+            typer.echo(f"These are the newest {shown} of {matching} runs: --limit {matching} lists them all.")
+    else:
+        selected = selection.arguments(store, include_rejected=everything, limit=limit)
+        show_results(results_with_verdicts(store, **selected), output_format)
+    if not matching:
         hint = "" if everything else " --all lists rejected ones too."
         typer.echo(f"No result fits these filters.{hint}", err=True)
-    if limit is None and len(rows) == shown:
-        matching = selection.count(store, include_rejected=everything)
-        if matching > shown:
-            typer.echo(f"These are the newest {shown} of {matching} runs: --limit {matching} lists them all.")
 
 
 def show_results(
-    rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
+    rows: Iterable[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
     """Print runs of the metrics store, and below a table the notes on them.
 
@@ -155,7 +161,7 @@ def show_results(
     """
     if output_format is not Format.TABLE:
         show_columns(rows, (*COLUMNS, *RUN_VERDICT_COLUMNS), output_format, called="results")
-    elif rows:
+    elif rows := list(rows):
         typer.echo(f"{sum_up(rows).sentence}.")
         columns, title = choose_columns(rows, full_names=full_names)
         show_table(rows, columns, title=title, wide=wide)
@@ -282,9 +288,10 @@ def export_to_mlflow(
     """
     store = Store()
     require_results(store, "export")
-    rows = add_verdicts(store, selection.rows(store))
+    rows = results_with_verdicts(store, **selection.arguments(store))
     new = export_results(rows, experiment, tracking_uri, lambda line: typer.echo(line, err=True))
-    typer.echo(f"{len(rows)} results are in the experiment '{experiment}', {new} of them new.")
+    exported = selection.count(store)
+    typer.echo(f"{exported} results are in the experiment '{experiment}', {new} of them new.")
 
 
 @group.command(name="columns")

@@ -74,8 +74,14 @@ class RunFilters:
         Rejected runs are left out unless `include_rejected` or the filters select them; `limit` keeps the
         newest runs. Raises UserError for a value that no stored run has, and lists the stored values.
         """
+        return store.results(**self.arguments(store, include_rejected=include_rejected, limit=limit))
+
+    def arguments(
+        self, store: Store, *, include_rejected: bool = False, limit: int | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of `Store.results` for which `rows` asks. Raises the same error."""
         limit = None if limit is None else min(limit, sys.maxsize)
-        return store.results(**self._filters(store, include_rejected), limit=limit, in_reading_order=True)
+        return {**self._filters(store, include_rejected), "limit": limit, "in_reading_order": True}
 
     def count(self, store: Store, *, include_rejected: bool = False) -> int:
         """Count the runs that `rows` returns without a limit."""

@@ -6,7 +6,6 @@ earlier runs of its series (`judging.detection`), and `drift` describes a slow c
 with its newest run.
 """
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -197,7 +196,7 @@ def read_judgement(store: Store, row: Mapping[str, Any]) -> Judgement | None:
 
 def judgements_of_runs(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Series, Judgement]]:
     """Yield the series and the judgement of each of these runs (rows of the store) that is judged."""
-    stored = judgement_queries.by_job(store, min((row["submitted_at"] for row in rows), default=math.inf))
+    stored = judgement_queries.by_job(store, names=[row["job_name"] for row in rows])
     judged = by_series({**row, **stored[row["job_name"]]} for row in rows if row["job_name"] in stored)
     hidden = hidden_series(store)
     for series, runs in judged.items():

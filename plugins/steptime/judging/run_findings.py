@@ -1,6 +1,6 @@
 """The finding about each of several runs: the verdict that lists, exports and pages show beside a run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from steptime.judging.findings import VERDICT_COLUMNS, Finding
@@ -55,6 +55,12 @@ def add_verdicts(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[dict[s
     """Return rows of the store with the columns `RUN_VERDICT_COLUMNS`; they are None for runs not judged."""
     findings = findings_of_runs(store, rows)
     return [{**row, **verdict_of_run(findings.get(row["job_name"]))} for row in rows]
+
+
+def results_with_verdicts(store: Store, **selected: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `Store.results` for these arguments with their verdicts, a part at a time."""
+    for part in store.results_in_parts(**selected):
+        yield from add_verdicts(store, part)
 
 
 def verdict_of_run(finding: Finding | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from steptime.judging.run_findings import (
     add_verdicts,
     describe_run,
     make_findings,
+    results_with_verdicts,
     verdict_of_run,
 )
 from steptime.judging.run_sets import COLUMNS as OF_SETS
@@ -244,7 +245,7 @@ def select_results(store: Store, selection: SelectedRuns, limit: int) -> dict[st
 def select_csv(store: Store, selection: SelectedRuns) -> str:
     """Return all runs of a selection, each with its verdict, as CSV in the order of the pages."""
     columns = (*COLUMNS, *RUN_VERDICT_COLUMNS)
-    rows = add_verdicts(store, store.results(in_reading_order=True, **selection.whole))
+    rows = results_with_verdicts(store, in_reading_order=True, **selection.whole)
     return csv_text((export_row(row, columns) for row in rows), [column.name for column in columns])
 
 

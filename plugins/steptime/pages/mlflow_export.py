@@ -1,7 +1,7 @@
 """Copy results to an MLflow tracking server, through MLflow's client: the extra `steptime[mlflow]`."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ _COLUMNS = (*COLUMNS, *RUN_VERDICT_COLUMNS)
 
 
 def export_results(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     experiment: str,
     tracking_uri: str | None,
     report: Callable[[str], None],

@@ -146,13 +146,23 @@ def latest_numbers(store: Store, limit: int) -> dict[tuple[Any, ...], list[dict[
     return by_series
 
 
-def by_job(store: Store, since: float) -> dict[str, dict[str, Any]]:
-    """Return the stored judgements of valid runs submitted at or after `since` (Unix time), by job name.
+def by_job(
+    store: Store, *, since: float | None = None, names: Sequence[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the stored judgements of valid runs by job name: of those with `names`, or of all since a time.
+
+    `since` is a Unix time.
 
     Each has the columns of the table `judgements`, against the history of the series, and `drift`, which
     describes a slow drift of the step time up to this run. All are None for a run without a judgement.
     """
-    query = _judged(runs.c.job_name, *own_columns(judgements)).where(runs.c.submitted_at >= since)
+    query = _judged(runs.c.job_name, *own_columns(judgements))
+    if names is not None:
+        columns = query.selected_columns.keys()
+        read = (dict(zip(columns, row, strict=True)) for row in store.read_each(names, query))
+        return {row["job_name"]: row for row in read}
+    if since is not None:
+        query = query.where(runs.c.submitted_at >= since)
     with read_connection(store.url) as connection:
         return {row["job_name"]: row for row in dicts(connection.execute(store.readable(query)))}
 
