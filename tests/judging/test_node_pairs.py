@@ -101,6 +101,26 @@ def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
     assert "too few pairs to tell which" in find_slow_links(slow, ())["node3 - node4"]
 
 
+def test_the_whole_sentences_of_nodes_and_links() -> None:
+    """Of six nodes two are slow, which makes more than half of the pairs slow; one more link is, too."""
+    pairs = [
+        frozenset(pair) for pair in itertools.combinations((f"node{number}" for number in range(1, 7)), 2)
+    ]
+    slow = {"node5": "", "node6": ""}
+    times = {pair: 2.0 if pair & slow.keys() else 1.0 for pair in pairs}
+    times[frozenset(("node1", "node2"))] = 1.4
+    assert find_slow_links(times, slow) == {
+        "node1 - node2": "Link node1 - node2 is slow: 40 % longer than the median; "
+        "other pairs of both nodes are not."
+    }
+    of_one = {pair: 1.3 if "node2" in pair else 1.0 for pair in pairs}
+    told = "Node node2 is slow: its 5 pairs take 30 % longer than the median"
+    alone = dict.fromkeys((f"node{number}" for number in range(1, 7)), 1.0)
+    assert find_slow_nodes(of_one, {}) == {"node2": f"{told}."}
+    assert find_slow_nodes(of_one, alone) == {"node2": f"{told}; alone it is not: its network."}
+    assert find_slow_nodes(of_one, alone | {"node2": 1.2}) == {"node2": f"{told}; alone it is 20 % slower."}
+
+
 @pytest.fixture(scope="module")
 def swept(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Return a store with a node sweep of eight nodes whose link from node3 to node7 is slow."""

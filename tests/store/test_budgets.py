@@ -282,6 +282,20 @@ def test_plans_that_begin_at_once_do_not_all_slip_through(
     assert counted() == (0, 8)
 
 
+def test_each_budget_counts_the_runs_of_its_own_cluster(
+    clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    file = clusters("gpu_hours_per_month: 10")
+    text = file.read_text()
+    file.with_name("dgx.yaml").write_text(text.replace("name: eos", "name: dgx").replace(": 10", ": 20"))
+    elsewhere = make_run(8).model_copy(update={"cluster": "dgx"})
+    found = budget_balances(["eos", "dgx"], [make_run(4), elsewhere, elsewhere], now=NOW)
+    assert {(one.cluster, one.gpu_hours_per_month, round(one.asked_gpu_hours, 3)) for one in found} == {
+        ("eos", 10, 4.0),
+        ("dgx", 20, 16.0),
+    }
+
+
 def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(
     clusters: Callable[..., Path], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
