@@ -17,7 +17,7 @@ from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.slurm.config import SlurmConfig
-from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
+from steptime.clusters.slurm.node_check import REFUSED, REPORT, NodeCheck, check_command, refused_nodes
 from steptime.clusters.slurm.script import Binding, bound
 from steptime.recipes.models import Mode, Performance, Run
 from trainer import node_check as check_program
@@ -261,3 +261,25 @@ def test_only_a_whole_report_names_nodes() -> None:
     assert refused_nodes(report) == {"n2": "it burns; it smells"}
     for broken in (b"", b"{", report[:-9], b'{"nodes": {}}', b"[]"):
         assert refused_nodes(broken) == {}
+
+
+def test_each_threshold_of_the_node_check_is_passed_on_by_its_name() -> None:
+    demands = NodeCheck(
+        time_limit_s=61,
+        least_matmul_percent=40,
+        least_free_memory_percent=11,
+        least_free_gpu_memory_percent=92,
+        least_power_limit_percent=83,
+        least_clock_percent=74,
+        xid_within_h=5,
+    )
+    shared = ("--least-free-memory-percent=11", "--least-free-gpu-memory-percent=92")
+    shared += ("--least-power-limit-percent=83", "--least-clock-percent=74", "--xid-within-h=5")
+    start = ("/venv/python", "-m", "trainer.node_check")
+    on_gpus = ("--device=cuda", "--time-limit-s=61", "--product=H100", "--least-matmul-tflops=395.6")
+    assert check_command(demands, "h100", "/venv/python") == (*start, *on_gpus, *shared)
+    on_cpus = ("--device=cpu", "--time-limit-s=61")
+    assert check_command(demands, "cpu", "/venv/python") == (*start, *on_cpus, *shared)
+    given = demands.model_copy(update={"product": "A100", "least_matmul_tflops": 3.5})
+    own = ("--device=cuda", "--time-limit-s=61", "--product=A100", "--least-matmul-tflops=3.5")
+    assert check_command(given, "h100", "/venv/python") == (*start, *own, *shared)

@@ -199,3 +199,26 @@ def test_a_node_of_two_weeks_is_named_once_and_is_usual_again_by_runs_on_it_alon
         seen = [*runs, *later(change, nodes)]
         assert is_usual_again(seen, slow.nodes, slow.effect.change, slow.effect.since) == usual
     assert named([*runs, *later(0.0, [bad])]) == set(), "it was, and is no more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "deviation", "usual"),
+    [
+        # the mean is 0.02, and its upper end 0.02 + 1.65 × 0.04 / √3 is above half of 0.1
+        ((0.02, 0.02, 0.02), 0.04, False),
+        ((0.02, 0.02, 0.02), 0.01, True),
+        ((0.0, 0.0, 0.05), 0.01, False),
+        ((0.02, 0.02), 0.01, False),
+    ],
+)
+def test_a_node_is_usual_again_beyond_doubt_only(
+    changes: tuple[float, ...], deviation: float, usual: bool
+) -> None:
+    series = Series.from_row(dict.fromkeys(series_columns(), 1))
+    runs = [
+        NodeRun(series, f"job-{at}", 100.0 + at, frozenset({"bad", "n1"}), change, deviation, 8)
+        for at, change in enumerate(changes)
+    ]
+    assert is_usual_again(runs, ("bad",), 0.1, 99.0) is usual
+    assert not is_usual_again(runs, ("bad",), 0.1, 100.0)
+    assert not is_usual_again(runs, ("other",), 0.1, 99.0)
