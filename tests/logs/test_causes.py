@@ -134,6 +134,16 @@ LINES = [
         "rank_failed",
         "exit code -9 (SIGKILL",
     ),
+    (
+        "slurmstepd: error: *** STEP 7.0 ON n1 FAILED (non-zero exit code or other failure mode) ***",
+        "cancelled",
+        "Slurm ended the job: non-zero exit code or other failure mode",
+    ),
+    (
+        "slurmstepd: error: pyxis:     [ERROR] /etc/enroot/hooks.d/98-own.sh exited with return code 1",
+        "not_started",
+        "enroot: /etc/enroot/hooks.d/98-own.sh exited with return code 1",
+    ),
 ]
 
 

@@ -190,6 +190,7 @@ def test_nothing_was_left_to_train(words: str) -> None:
             "Stopping threshold reached: reduced_train_loss = 6.1 <= 6.2. Signaling Trainer to stop.\n",
             "Stopping threshold reached: reduced_train_loss = 6.1 <= 6.2",
         ),
+        ("Enough was seen. Signaling Trainer to stop.\n", "as a callback asked it to"),
     ],
 )
 def test_early_stopping_is_named(line: str, says: str) -> None:

@@ -97,7 +97,7 @@ class Attempts:
 
         A rank that prints a step again, or a line without a label, may show a restart.
         """
-        form, number, ranks = repeated.form, repeated.number, self.ranks
+        form, number, ranks, count = repeated.form, repeated.number, self.ranks, 0
         for match in repeated.matches:
             label = label_of_prefix(match[1])
             rank = ranks[label]
@@ -106,7 +106,9 @@ class Attempts:
                 continue
             rank.steps.add(number)
             rank.highest = max(rank.highest, number)
-            self.repeats[number] += 1
+            count += 1
+        if count:
+            self.repeats[number] += count
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
         """Return whether a known writer repeats a step or lags behind, which is not a restart."""

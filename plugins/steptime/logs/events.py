@@ -273,15 +273,15 @@ class LogEvents:
 
     def _read(self, block: bytes) -> Iterator[Event]:
         self.failures.extend_excerpts(block)
-        if self._looks_for_calls > 0:
-            self._looks_for_calls -= len(block)
-            if _NCCL_CALL in block:
-                self._looks_for_calls = 0
-                yield Mode.NCCL_TRACE
         position = Position()
         if self.failures.is_idle:
             yield from self._known_steps(block, position)
         followed = position.end
+        if self._looks_for_calls > 0:
+            self._looks_for_calls -= len(block)
+            if block.find(_NCCL_CALL, followed) >= 0:
+                self._looks_for_calls = 0
+                yield Mode.NCCL_TRACE
         for line in line_search(self._step_line).lines(block, position):
             yield from self._follow_up(block, followed, line.end)
             followed = line.end + 1
