@@ -100,7 +100,7 @@ def test_a_known_best_and_what_was_set_aside_are_told() -> None:
             (10, OUT_OF_MEMORY),
             1,
             {},
-            f"only `v0` is left, after 0 rounds, 2.00 GPU-hours. `v1` cannot run: {OUT_OF_MEMORY}.",
+            f"only `v0` is left, in the first round, 2.00 GPU-hours. `v1` cannot run: {OUT_OF_MEMORY}.",
         ),
         (
             (None, None),

@@ -361,7 +361,8 @@ def _sentences(answer: TrialAnswer) -> Iterable[str]:
         said.append(f"`{state.best}` is slower than none that is left by more than {least:g} %")
     elif state.reason == "one left" and not said and state.best is not None:
         said.append(f"only `{state.best}` is left")
-    spent = f"after {counted(state.round, 'round')}, {format_hours(answer.gpu_hours)} GPU-hours"
+    when = f"after {counted(state.round, 'round')}" if state.round else "in the first round"
+    spent = f"{when}, {format_hours(answer.gpu_hours)} GPU-hours"
     if said:
         yield f"{'; '.join(said)}, {spent}."
     elif state.ended:

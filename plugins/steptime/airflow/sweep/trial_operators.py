@@ -31,6 +31,7 @@ from steptime.store.database import wait_for_store
 from steptime.store.ledger import Ledger
 from steptime.store.run_queries import Store
 from steptime.waiting import poll_until_async
+from steptime.wording import counted
 
 _ASKED_EVERY_S = 5.0
 """Seconds between two questions of a triggerer about the tasks of a trial's DAG run."""
@@ -166,7 +167,7 @@ class SubmitRoundOperator(SubmitTrainingOperator):
                 wait_for_store(lambda: release_run(budget_owner(context), self.run), self.log.warning)
                 why = f"{position.variant} has left the trial"
                 if state.ended:
-                    why = f"the trial has ended after {state.round} rounds: {state.reason}"
+                    why = f"the trial has ended after {counted(state.round, 'round')}: {state.reason}"
                 raise AirflowSkipException(why)
             if not are_over:
                 raise AirflowFailException(stopped)
