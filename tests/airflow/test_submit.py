@@ -11,6 +11,7 @@ import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from steptime.airflow.base import task_key
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
 from steptime.clusters.local.cluster import LocalCluster
@@ -291,3 +292,11 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_its_job_exists(
     with pytest.raises(AirflowFailException, match=too_little):
         task.execute(make_context())
     assert asyncio.run(cluster.live_jobs()) == []
+
+
+@pytest.mark.parametrize(("given", "stored"), [(None, -1), (-1, -1), (0, 0), (3, 3)])
+def test_jobs_belong_to_the_map_index_by_which_airflow_stores_their_task(
+    given: int | None, stored: int, make_context: MakeContext
+) -> None:
+    """Airflow tells a task that is not mapped of no index, and stores -1."""
+    assert task_key(make_context(map_index=given)).map_index == stored

@@ -10,7 +10,7 @@ import structlog
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from steptime.airflow import triggers
+from steptime.airflow import sensors, triggers
 from steptime.airflow.sweep.trial_operators import RoundTrigger
 from steptime.airflow.triggers import GpuLimitTrigger, TrainingTrigger, WaitingTrigger
 from steptime.clusters.base import JobState, JobStatus
@@ -114,6 +114,25 @@ def test_a_cleared_wait_goes_on_with_its_job_and_needs_no_xcom(
 
     assert isinstance(deferred.value.trigger, TrainingTrigger)
     assert deferred.value.trigger.job == submitted["job"]["name"]
+
+
+def test_a_cleared_wait_for_a_job_that_its_cluster_does_not_know_now_goes_on_waiting(
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The accounting may be behind: only the trigger, which waits for it, calls the end of a job unknown."""
+    submitted = submission(STAND_IN="hang")
+    name = submitted["job"]["name"]
+
+    async def unknown(_: LocalCluster, names: list[str]) -> dict[str, JobStatus]:
+        return dict.fromkeys(names, JobStatus(state=JobState.UNKNOWN, reason="not in the accounting"))
+
+    monkeypatch.setattr(sensors, "_JUST_SUBMITTED_S", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCluster, "poll", unknown)
+        with pytest.raises(TaskDeferred) as deferred:
+            wait_task(submitted).execute(make_context(max_tries=5))
+    assert isinstance(deferred.value.trigger, TrainingTrigger)
+    assert (deferred.value.trigger.job, noted(name).ended_at) == (name, None)
 
 
 @pytest.mark.long
