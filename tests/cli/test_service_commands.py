@@ -123,6 +123,14 @@ def test_up_passes_its_options_on_and_tells_the_way_in(
     assert result.stdout == (
         f"Airflow {how}\naddress:  http://127.0.0.1:8081\nuser:     admin\npassword: secret\n"
     )
+    assert result.stderr == ""
+
+    monkeypatch.setattr(standalone, "kept_settings", lambda: ["STEPTIME_CONFIG_DIR"])
+    told = (
+        "It was started with another STEPTIME_CONFIG_DIR than this shell has: 'steptime down' and 'steptime "
+        "up' start it with this one.\n"
+    )
+    assert runner.invoke(app, ["up"]).stderr == (told if ran_already else "")
 
 
 @pytest.mark.parametrize(

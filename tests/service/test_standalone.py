@@ -321,6 +321,30 @@ def test_another_session_with_the_same_id_is_left_alone(home: Path) -> None:
         stranger.wait()
 
 
+def test_what_an_airflow_keeps_of_the_shell_that_started_it_is_known(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert standalone.kept_settings() == [], "nothing runs"
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", "/team/config")
+    monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
+    program = "import time; print(flush=True); time.sleep(60)"
+    airflow = subprocess.Popen(
+        [sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE
+    )
+    try:
+        assert airflow.stdout is not None
+        airflow.stdout.readline()  # by now it has its own environment
+        record(pid=airflow.pid, start_tick=start_tick(airflow.pid))
+        assert standalone.kept_settings() == []
+        monkeypatch.setenv("STEPTIME_STORE_URL", "sqlite:////elsewhere.db")
+        assert standalone.kept_settings() == ["STEPTIME_STORE_URL"]
+        monkeypatch.delenv("STEPTIME_CONFIG_DIR")
+        assert standalone.kept_settings() == ["STEPTIME_CONFIG_DIR", "STEPTIME_STORE_URL"]
+    finally:
+        airflow.kill()
+        airflow.communicate()
+
+
 def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home: Path) -> None:
     """In a container without an init process an ended supervisor stays a zombie."""
     sleep = "import time; time.sleep(600)"

@@ -85,6 +85,12 @@ def up(
         service, ran_already = standalone.up(phases.report, port=port, timeout_s=timeout)
     how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
     typer.echo(f"Airflow {how}\naddress:  {service.url}\nuser:     {ADMIN}\npassword: {password()}")
+    if ran_already and (kept := standalone.kept_settings()):
+        typer.echo(
+            f"It was started with another {' and '.join(kept)} than this shell has: 'steptime down' and "
+            "'steptime up' start it with this one.",
+            err=True,
+        )
 
 
 @app.command(epilog=DOWN_EXAMPLES)

@@ -41,6 +41,8 @@ START_TIMEOUT_S = 300.0
 _CONFIG_FILES_REPORT = "steptime_config_files.py"
 """The file in the folder of DAGs that makes none: its import error lists mistakes in configuration files."""
 _PORTS_TRIED = 50
+_READ_AT_START = ("STEPTIME_CONFIG_DIR", "STEPTIME_STORE_URL")
+"""Variables that Airflow has from the shell that starts it."""
 _STARTS_ALLOWED = 2
 _POLL_S = 0.5
 
@@ -93,6 +95,16 @@ def up(
                     " or move Airflow to another port by 'steptime down' and 'steptime up'"
                 ) from None
         return service, before is not None
+
+
+def kept_settings() -> list[str]:
+    """Return the variables of which the running Airflow has another value than this process."""
+    service = running()
+    process = None if service is None else supervisor_process(service)
+    if process is None:
+        return []
+    theirs = process.environ()
+    return [name for name in _READ_AT_START if theirs.get(name) != os.environ.get(name)]
 
 
 def down(announce: Announce) -> bool:
