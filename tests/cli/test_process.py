@@ -77,6 +77,34 @@ def test_an_import_that_is_terminated_leaves_nothing(
     assert not list(home.glob(".import.*"))
 
 
+WRITES_JSON = """
+import os, sys, time
+import pydantic
+from steptime import cli
+
+class Row(pydantic.BaseModel):
+    number: int
+
+    @pydantic.field_serializer("number")
+    def _slowly(self, number: int) -> int:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(60)
+
+cli.app = lambda **_: Row(number=1).model_dump_json()
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, -signal.SIGTERM, b""), (signal.SIGINT, 2, b"steptime: stopped.\n")],
+)
+def test_a_signal_while_json_is_written_is_no_fault(number: int, code: int, said: bytes, here: Path) -> None:
+    command = [sys.executable, "-c", WRITES_JSON, str(int(number))]
+    done = subprocess.run(command, cwd=here, capture_output=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", said)
+
+
 def test_a_full_disk(start: Callable[..., subprocess.Popen[bytes]]) -> None:
     with Path("/dev/full").open("wb") as full:
         process = start("recipes", "--format", "csv", stdout=full)

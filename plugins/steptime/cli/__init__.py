@@ -49,8 +49,18 @@ class _Terminated(BaseException):
     """Raised where the program is when it gets SIGTERM, so that it removes its temporary files."""
 
 
-def _terminate(_number: int, _frame: object) -> None:
+_signals: list[int] = []
+"""Signals that this process got: while JSON is written, pydantic makes another error of what they raise."""
+
+
+def _terminate(number: int, _frame: object) -> None:
+    _signals.append(number)
     raise _Terminated
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    _signals.append(number)
+    raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -66,6 +76,8 @@ def main() -> None:
         sys.exit(2)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # If the terminal has no such character, or a path is no text: show its code instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -107,11 +119,13 @@ def _run() -> int:
         what = f"'{file}' cannot be used" if file else "cannot go on"
         sentence, exit_code = f"{what}: {error.strerror or error}.", 2
     except Exception as error:
+        if signal.SIGTERM in _signals:
+            raise _Terminated from error
         if os.environ.get("STEPTIME_DEBUG"):
             raise
         sentence = f"a fault of steptime itself, {type(error).__name__}: {one_line(error)}. "
         sentence += "Please report it with what STEPTIME_DEBUG=1 shows."
-        exit_code = 2
+        sentence, exit_code = "stopped." if signal.SIGINT in _signals else sentence, 2
     if sentence:
         complain(sentence)
     return exit_code
