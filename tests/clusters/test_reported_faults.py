@@ -24,6 +24,15 @@ def line(state: str, *, exit_code: str = "0", nodes: str = "n1", reason: str = "
     return f"{id}|{state}|{exit_code}|1700000000|1700000060|1700000100|{nodes}|job|{reason}|/shared/job|"
 
 
+def slurm_that_answers(*, stdout: str = "", stderr: str = "", exit_code: int = 0) -> SlurmCommands:
+    """Return Slurm's commands, each of which ends like this."""
+
+    async def run(_: list[str], **_options: object) -> CommandResult:
+        return CommandResult(exit_code=exit_code, stdout=stdout, stderr=stderr)
+
+    return SlurmCommands(run, cluster="eos", root="/shared")
+
+
 STATES = {
     "nextflow 5298: a node that fails to start counts as running": (
         line("NODE_FAIL", exit_code="256"),
@@ -102,10 +111,7 @@ async def test_a_job_that_got_the_number_of_an_earlier_one_is_told_from_it() -> 
         f"{line('FAILED', exit_code='1:0').replace('|job|', '|other|')}\n{line('RUNNING', exit_code='0:0')}"
     )
 
-    async def run(_: list[str], **_options: object) -> CommandResult:
-        return CommandResult(exit_code=0, stdout=answer, stderr="")
-
-    found = await SlurmCommands(run, cluster="eos", root="/shared").sacct("--jobs", ["7"], ["job"])
+    found = await slurm_that_answers(stdout=answer).sacct("--jobs", ["7"], ["job"])
     assert {name: [record.state for record in records] for name, records in found.items()} == {
         "job": ["RUNNING"]
     }
@@ -143,11 +149,8 @@ QUEUE_ERRORS = {
 
 @pytest.mark.parametrize("report", QUEUE_ERRORS)
 async def test_a_queue_that_does_not_answer_ends_no_job(report: str) -> None:
-    async def run(_: list[str], **_options: object) -> CommandResult:
-        return CommandResult(exit_code=1, stdout="", stderr=QUEUE_ERRORS[report])
-
     with pytest.raises(OutOfReach):
-        await SlurmCommands(run, cluster="eos", root="/shared").squeue(["job"])
+        await slurm_that_answers(stderr=QUEUE_ERRORS[report], exit_code=1).squeue(["job"])
 
 
 SBATCH = {
@@ -187,10 +190,7 @@ ACCOUNTING = {
 
 @pytest.mark.parametrize("report", ACCOUNTING)
 async def test_accounting_that_does_not_answer_ends_no_job(report: str) -> None:
-    async def run(_: list[str], **_options: object) -> CommandResult:
-        return CommandResult(exit_code=1, stdout="", stderr=ACCOUNTING[report])
-
-    commands = SlurmCommands(run, cluster="eos", root="/shared")
+    commands = slurm_that_answers(stderr=ACCOUNTING[report], exit_code=1)
     if "disabled" in ACCOUNTING[report]:
         assert await commands.sacct("--name", ["job"], ["job"]) == {}
         assert not commands.has_accounting
@@ -202,11 +202,9 @@ async def test_accounting_that_does_not_answer_ends_no_job(report: str) -> None:
 async def test_an_old_slurm_is_named_by_its_own_words() -> None:
     """SkyPilot 8907: squeue lacks an option, and the cluster is torn down with the job still in it."""
 
-    async def run(_: list[str], **_options: object) -> CommandResult:
-        return CommandResult(exit_code=1, stdout="", stderr="squeue: unrecognized option '--only-job-state'")
-
+    commands = slurm_that_answers(stderr="squeue: unrecognized option '--only-job-state'", exit_code=1)
     with pytest.raises(OutOfReach, match="squeue: unrecognized option"):
-        await SlurmCommands(run, cluster="eos", root="/shared").squeue(["job"])
+        await commands.squeue(["job"])
 
 
 REFUSALS: dict[str, type[Exception]] = {

@@ -119,16 +119,22 @@ def _run() -> int:
         what = f"'{file}' cannot be used" if file else "cannot go on"
         sentence, exit_code = f"{what}: {error.strerror or error}.", 2
     except Exception as error:
-        if signal.SIGTERM in _signals:
-            raise _Terminated from error
-        if os.environ.get("STEPTIME_DEBUG"):
-            raise
-        sentence = f"a fault of steptime itself, {type(error).__name__}: {one_line(error)}. "
-        sentence += "Please report it with what STEPTIME_DEBUG=1 shows."
-        sentence, exit_code = "stopped." if signal.SIGINT in _signals else sentence, 2
+        sentence, exit_code = _describe_fault(error), 2
     if sentence:
         complain(sentence)
     return exit_code
+
+
+def _describe_fault(error: Exception) -> str:
+    """Return the sentence about an error that nothing expected; raise what a signal meant by it instead."""
+    if signal.SIGTERM in _signals:
+        raise _Terminated from error
+    if os.environ.get("STEPTIME_DEBUG"):
+        raise error
+    if signal.SIGINT in _signals:
+        return "stopped."
+    fault = f"a fault of steptime itself, {type(error).__name__}: {one_line(error)}"
+    return f"{fault}. Please report it with what STEPTIME_DEBUG=1 shows."
 
 
 def _is_read() -> bool:

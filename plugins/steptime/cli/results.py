@@ -136,19 +136,22 @@ def results(
         show_results([], output_format)
         typer.echo(_NO_RESULTS, err=True)
         return
-    matching = selection.count(store, include_rejected=everything)
     if output_format is Format.TABLE:
         shown = _NEWEST if limit is None else limit
         rows = selection.rows(store, include_rejected=everything, limit=shown)
+        found = len(rows)
         show_results(rows, output_format, full_names=full_names, wide=wide)
-        if limit is None and matching > shown:
-            typer.echo(f"These are the newest {shown} of {matching} runs: --limit {matching} lists them all.")
     else:
+        found = selection.count(store, include_rejected=everything)
         selected = selection.arguments(store, include_rejected=everything, limit=limit)
         show_results(results_with_verdicts(store, **selected), output_format)
-    if not matching:
+    if not found:
         hint = "" if everything else " --all lists rejected ones too."
         typer.echo(f"No result fits these filters.{hint}", err=True)
+    if output_format is Format.TABLE and limit is None and found == _NEWEST:
+        matching = selection.count(store, include_rejected=everything)
+        if matching > found:
+            typer.echo(f"These are the newest {found} of {matching} runs: --limit {matching} lists them all.")
 
 
 def show_results(

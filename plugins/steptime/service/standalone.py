@@ -99,7 +99,7 @@ def up(
 
 def kept_settings() -> list[str]:
     """Return the variables of which the running Airflow has another value than this process."""
-    service = running()
+    service = recorded()
     process = None if service is None else supervisor_process(service)
     if process is None:
         return []
