@@ -116,8 +116,8 @@ def upstream(bwrap: None, tmp_path: Path) -> tuple[Path, Path]:
     return release, bridge
 
 
-def imported(release: Path, into: Path | None) -> str:
-    options = [] if into is None else ["--into", str(into)]
+def imported(release: Path, into: Path | None, *more: str) -> str:
+    options = [*([] if into is None else ["--into", str(into)]), *more]
     done = CliRunner().invoke(app, ["recipes", "import", str(release), *options])
     assert done.exit_code == 0, done.output
     return done.output
@@ -253,6 +253,49 @@ def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_
     assert "left out: tiny launch.sh of this recipe refuses every run: no such scale" in imported(
         release, tmp_path / "out"
     )
+
+
+@pytest.mark.long
+def test_a_gpu_type_that_the_release_does_not_list(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+    """The launch script is asked for the listed type, and Megatron-Bridge for the new one."""
+    release, bridge = upstream
+    submitter, metadata = bridge / "scripts/performance/setup_experiment.py", release / "tiny/metadata.yaml"
+    before = git(bridge, "rev-parse", "HEAD").strip()
+    own = """
+        if args.gpu == "vr200":
+            assert args.gpus_per_node == 4 and args.compute_dtype == "fp8_mx", "no bf16 on VR200"
+            name, executor.env_vars["NCCL_RUBIN"] = name.replace("_pp2_", "_pp1_"), "1"
+        run.run("""
+    submitter.write_text(submitter.read_text().replace("run.run(", dedent(own).lstrip()))
+    git(bridge, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-a", "-m", "b")
+    metadata.write_text(metadata.read_text().replace(before, git(bridge, "rev-parse", "HEAD").strip()))
+
+    printed = imported(release, tmp_path / "out", "--like", "vr200=gb200")
+    assert "6 runs" in printed
+    assert "left out: runs that upstream's scripts refuse: 7b bf16 on 8 vr200" in printed
+    path = tmp_path / "out/tiny-one-99.01.yaml"
+    workload = load_yaml_model(path, Workload, named_in="workload")
+    rows = {(row.gpu_type, row.gpus): row for row, _ in workload.recipes() if row.dtype == "fp8_mx"}
+    assert rows.keys() == {(gpu_type, gpus) for gpu_type in ("gb200", "vr200") for gpus in (8, 16)}
+    row, like = rows["vr200", 16], rows["gb200", 16]
+    assert (row.parallelism.pipeline, like.parallelism.pipeline) == (1, 2)
+    assert (row.gpus_per_node, row.image) == (4, "nvcr.io/nvidia/nemo:99.01.00")
+    of_row, of_like = (
+        workload.performance.of(of, "7b", "performance", "slurm").environment for of in (row, like)
+    )
+    assert of_row == {**of_like, "NCCL_RUBIN": "1"}
+    assert "it was asked for gb200, and Megatron-Bridge for vr200" in path.read_text()
+
+
+@pytest.mark.parametrize("pair", ["vr200=gb201", "h100=gb200", "vr300=gb200", "vr200"])
+def test_a_wrong_gpu_type_is_refused_with_the_right_ones(
+    upstream: tuple[Path, Path], tmp_path: Path, pair: str
+) -> None:
+    command = ["recipes", "import", str(upstream[0]), "--into", str(tmp_path / "out"), "--like", pair]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    assert f"--like '{pair}'" in str(done.exception)
+    assert "LISTED one of gb200, h100" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from steptime.errors import UserError
+from steptime.errors import UserError, one_line
 from steptime.files import read_limited, write_whole
+from steptime.recipes.gpus import gpu_types
 from steptime.recipes.importing.release import (
     Release,
     Sandbox,
@@ -34,6 +36,8 @@ EXAMPLES = """
 steptime recipes import ~/exemplar-performance --megatron-bridge ~/Megatron-Bridge
 
 steptime recipes import ~/exemplar-performance --tag v26.06.01 --into /tmp/26.06 --only gpt_oss
+
+steptime recipes import ~/exemplar-performance --like vr200=gb300 --only llama3.1
 """
 
 _TAG = re.compile(rf"{re.escape(WRITTEN_BY)} from \S+ ([^\s,]+)")
@@ -62,6 +66,15 @@ def import_recipes(
     only: Annotated[
         list[str] | None, typer.Option(help="Names of upstream's workloads, as gpt_oss.", show_default=False)
     ] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TYPE=LISTED",
+            help="Also import runs on a GPU type that the release does not list and Megatron-Bridge knows, "
+            "with the scales and the image of a listed type: vr200=gb300.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write the workload files of a release of NVIDIA's recipes, from what its launch scripts would submit.
 
@@ -79,6 +92,7 @@ def import_recipes(
     with tempfile.TemporaryDirectory(prefix="steptime-import-") as name:
         work = Path(name)
         release = read_release(unpack_commit(path, tag, work / "release"))
+        _add_gpu_types(release, like or ())
         sources = [source for source in release.sources if not only or source.name in only]
         if unknown := set(only or ()) - {source.name for source in sources}:
             known = ", ".join(source.name for source in release.sources)
@@ -114,6 +128,18 @@ def import_recipes(
             write_whole(target, text)
             typer.echo(f"{target}: a sweep of the published runs")
     _show_left_out(release)
+
+
+def _add_gpu_types(release: Release, pairs: Sequence[str]) -> None:
+    known, listed = gpu_types(), {gpu_type for source in release.sources for gpu_type in source.images}
+    for pair in pairs:
+        gpu_type, _, like = pair.partition("=")
+        if gpu_type not in known or gpu_type in listed or like not in listed:
+            raise UserError(
+                f"--like '{one_line(pair)}' is not TYPE=LISTED: TYPE must be a GPU type of config/gpus.yaml "
+                f"that {release.tag} does not list, and LISTED one of {', '.join(sorted(listed))}."
+            )
+        release.sources = [source.also_on(gpu_type, like) for source in release.sources]
 
 
 def _kept(target: Path, tag: str) -> str | None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -35,6 +35,9 @@ class UpstreamRun:
     dtype: str
     """Number format as in upstream's metadata, such as `fp8`."""
     gpus: int
+    like: str | None = None
+    """GPU type that the launch script is asked for, if it does not know `gpu_type`, which Megatron-Bridge
+    does."""
 
     def __str__(self) -> str:
         return f"{self.size} {self.dtype} on {self.gpus} {self.gpu_type}"
@@ -58,6 +61,18 @@ class UpstreamRecipe:
     script: str
     downloads: tuple[str, ...] = ()
     """Repositories that the recipe downloads from the Hugging Face hub."""
+
+    def also_on(self, gpu_type: str, like: str) -> "UpstreamRecipe":
+        """Return the recipe with the runs of GPU type `like` on a type that it does not list, too."""
+        runs = tuple(replace(run, gpu_type=gpu_type, like=like) for run in self.runs if run.gpu_type == like)
+        if not runs or gpu_type in self.images:
+            return self
+        return replace(
+            self,
+            runs=self.runs + runs,
+            images={**self.images, gpu_type: self.images[like]},
+            commits={**self.commits, gpu_type: self.commits[like]},
+        )
 
 
 @dataclass
@@ -261,11 +276,12 @@ def record_jobs(
             f"pretrain_{source.name}",
             source.commits[run.gpu_type],
             {
-                **{"MODEL_SIZE": run.size, "DTYPE": run.dtype, "GPU_TYPE": run.gpu_type},
+                **{"MODEL_SIZE": run.size, "DTYPE": run.dtype, "GPU_TYPE": run.like or run.gpu_type},
                 **{"JOB_TOTAL_GPUS": str(run.gpus)},
                 **_MODE_VARIABLES.get(mode or "", {}),
             },
         )
+        | {"gpu": run.gpu_type}
         for run in source.runs
     ]
     return dict(zip(source.runs, sandbox.answers("record.py", questions), strict=True))

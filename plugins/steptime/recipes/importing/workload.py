@@ -163,6 +163,9 @@ def workload_text(
     at = f"NVIDIA/exemplar-performance {release.tag}, {source.folder}"
     pinned = " and ".join(f"{commit[:10]}" for commit in dict.fromkeys(commits.values()))
     started = f"{at}/{source.script}, with scripts/performance of Megatron-Bridge {pinned}"
+    for gpu_type, like in {row.gpu_types: row.upstream.like for row in rows}.items():
+        if like:
+            started += f"; it was asked for {like}, and Megatron-Bridge for {gpu_type}"
     limit = min(limits.values())
     lines = [
         f"{WRITTEN_BY} from {at} and Megatron-Bridge {pinned}:",
@@ -481,8 +484,9 @@ def refusals(source: UpstreamRecipe, rows: Sequence[RecordedRun], text: str) -> 
     for repository in source.downloads:
         if repository not in text:
             yield f"download {repository}, which none of its runs asks for"
-    if missing := len(source.runs) - len(rows):
-        yield f"{missing} runs that its {source.script} refuses"
+    launched = {row.upstream for row in rows}
+    if refused := [str(run) for run in source.runs if run not in launched]:
+        yield f"runs that upstream's scripts refuse: {', '.join(refused)}"
     if source.proxies:
         yield f"{source.proxies} runs of shrunken models (proxy_scales)"
     dropped = {name: value for row in rows for name, value in row.job["executor"]["env_vars"].items()}

@@ -29,7 +29,8 @@ _RECORD, _OUTPUT = INSTALL / "record.json", INSTALL / "output"
 def main(rows: Path, records: Path) -> None:
     """For each row (the settings of one run), record the job that upstream's launch script would submit.
 
-    If the script refuses, record its last output. `rows` and `records` are JSON files with a list each.
+    A row's `gpu` is the GPU type that Megatron-Bridge is asked for in place of the script's. If the script
+    refuses, record its last output. `rows` and `records` are JSON files with a list each.
     """
     make_stand_ins()
     sys.pycache_prefix = str(INSTALL / "pycache")
@@ -40,6 +41,9 @@ def _recorded(row: Mapping[str, Any]) -> dict[str, Any]:
     started: dict[str, Any] = start(row)
     if "refused" in started:
         return started
+    arguments = started["arguments"]
+    if "gpu" in row and "--gpu" in arguments:
+        arguments[arguments.index("--gpu") + 1] = row["gpu"]
     _RECORD.unlink(missing_ok=True)
     pid = os.fork()
     if pid == 0:
