@@ -410,6 +410,40 @@ FIRST_CAUSE = [
         "hub_unreachable",
         "https://api.wandb.ai/graphql",
     ),
+    (
+        "AssertionError: Rank 3: found NaN in local grad norm in backwards pass. Device: 3, node: gpu-a7.x\n",
+        "nan_grad_norm",
+        "became NaN in the backward pass (rank 3 on gpu-a7.x)",
+    ),
+    (
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily "
+        "unavailable\nSegmentation fault (core dumped)\n",
+        "too_many_processes",
+        "raise the limit of processes (ulimit -u)",
+    ),
+    (
+        "libgomp: Thread creation failed: Resource temporarily unavailable\n",
+        "too_many_processes",
+        "a thread could not be started",
+    ),
+    (
+        "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to "
+        "(node7, 29500).\nRendezvousConnectionError: The connection to the C10d store has failed. See inner "
+        "exception for details.\n",
+        "store_unreachable",
+        "torch's store at (node7, 29500) within 60s",
+    ),
+    (
+        f"{TRACEBACK}ValueError: of rank 0\n[E socket.cpp:860] [c10d] The client socket has timed out after "
+        "60s while trying to connect to node7:29500\n",
+        "traceback",
+        "ValueError: of rank 0",
+    ),
+    (
+        f"Dataset does not exist: /data/web\n{TRACEBACK}AttributeError: 'NoneType' has no 'sizes'\n",
+        "no_data",
+        "the dataset /data/web does not exist",
+    ),
 ]
 
 
