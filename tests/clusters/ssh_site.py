@@ -52,18 +52,18 @@ class Host(Sshd):
         folder.mkdir()
         self._authorized_keys = folder / "authorized_keys"
         self.authorize(authorized)
+        usual = [
+            f"HostKey {self.keys.path}",
+            f"AuthorizedKeysFile {self._authorized_keys}",
+            f"TrustedUserCAKeys {site.authority.path}.pub",
+            f"AllowUsers {getpass.getuser()}",
+            *("AuthenticationMethods publickey", "UsePAM no", "StrictModes no", "UseDNS no"),
+            f"SetEnv HOST={name} SHLVL=1",  # below another shell, bash reads no .bashrc
+            "Subsystem sftp internal-sftp",
+        ]
+        set_here = tuple(option.split()[0] for option in options)
         super().__init__(
-            folder,
-            [
-                *options,
-                f"HostKey {self.keys.path}",
-                f"AuthorizedKeysFile {self._authorized_keys}",
-                f"TrustedUserCAKeys {site.authority.path}.pub",
-                f"AllowUsers {getpass.getuser()}",
-                *("AuthenticationMethods publickey", "UsePAM no", "StrictModes no", "UseDNS no"),
-                f"SetEnv HOST={name} SHLVL=1",  # below another shell, bash reads no .bashrc
-                "Subsystem sftp internal-sftp",
-            ],
+            folder, [*options, *(line for line in usual if not line.startswith(set_here or "-"))]
         )
 
     def authorize(self, *keys: str) -> None:
@@ -94,7 +94,7 @@ class Site:
         return keys.certificate
 
     def host(self, name: str, *options: str, authorized: str = "") -> Host:
-        """Start a host; options are lines of its sshd_config and come before the others."""
+        """Start a host; options are lines of its sshd_config, in place of the usual ones."""
         self.hosts.append(Host(self, name, *options, authorized=authorized))
         return self.hosts[-1]
 

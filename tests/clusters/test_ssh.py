@@ -6,49 +6,60 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
-from slurm_service import MiniSlurm
 
-from steptime.clusters.connections import Connection
 from steptime.clusters.slurm import ssh
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.errors import LoginRefused, NotRegular, OutOfReach, SystemFailure
 
-from . import login_node
+from .ssh_site import Host, Keys, Site, connection, known
 
-pytestmark = pytest.mark.slurm
+pytestmark = pytest.mark.long
+
+
+@dataclass
+class LoginHost:
+    """An sshd of the test's own, and the key that it admits."""
+
+    sshd: Host
+    keys: Keys
+
+    def open(self, **extra: Any) -> LoginNode:
+        """Log in at the first call, with keywords added to the connection's extra."""
+        return LoginNode("login", known({"login": connection(self.sshd, self.keys, **extra)}))
+
+
+def login_host(site: Site, *options: str) -> LoginHost:
+    keys = site.keys("user")
+    return LoginHost(site.host("login", *options, authorized=keys.public), keys)
 
 
 @pytest.fixture(scope="module")
-def sshd_of_module(
-    slurm_of_session: MiniSlurm, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[login_node.LoginNode]:
-    sshd = login_node.LoginNode(slurm_of_session, tmp_path_factory.mktemp("sshd"))
-    yield sshd
-    sshd.stop()
+def host_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginHost]:
+    site = Site(tmp_path_factory.mktemp("sshd"))
+    yield login_host(site)
+    site.stop()
 
 
 @pytest.fixture
-def sshd(sshd_of_module: login_node.LoginNode) -> Iterator[login_node.LoginNode]:
-    yield sshd_of_module
-    sshd_of_module.stop()
-    sshd_of_module.start()
+def host(host_of_module: LoginHost) -> Iterator[LoginHost]:
+    yield host_of_module
+    host_of_module.sshd.stop()
+    host_of_module.sshd.start()
 
 
 @pytest.fixture
-async def open_node(sshd: login_node.LoginNode) -> AsyncIterator[Callable[..., LoginNode]]:
+async def open_node(host: LoginHost) -> AsyncIterator[Callable[..., LoginNode]]:
     """Yield a function that logs in, with keywords added to the connection's extra; all logins are closed."""
     nodes = []
 
     def login(**extra: Any) -> LoginNode:
-        async def connections(name: str) -> Connection:
-            return sshd.login(**extra)
-
-        nodes.append(LoginNode("mini_slurm", connections))
+        nodes.append(host.open(**extra))
         return nodes[-1]
 
     yield login
@@ -57,31 +68,29 @@ async def open_node(sshd: login_node.LoginNode) -> AsyncIterator[Callable[..., L
 
 
 @pytest.fixture
-async def own_sshd(slurm_of_session: MiniSlurm, tmp_path: Path) -> AsyncIterator[Callable[..., LoginNode]]:
+async def own_sshd(site: Site) -> AsyncIterator[Callable[..., LoginNode]]:
     """Yield a function that starts an sshd of the test's own with these options and logs in."""
-    started: list[tuple[login_node.LoginNode, LoginNode]] = []
+    nodes = []
 
-    def login(**options: Any) -> LoginNode:
-        sshd = login_node.LoginNode(slurm_of_session, tmp_path / "sshd", **options)
-        started.append((sshd, LoginNode("mini_slurm", sshd.connections)))
-        return started[-1][1]
+    def login(*options: str) -> LoginNode:
+        nodes.append(login_host(site, *options).open())
+        return nodes[-1]
 
     yield login
-    for sshd, node in started:
+    for node in nodes:
         await node.close()
-        sshd.stop()
 
 
 async def test_a_dropped_connection_is_made_anew_by_the_next_call(
-    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
+    host: LoginHost, open_node: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
     node = open_node()
     for _ in range(2):
         assert (await node.run(["echo", "here"], timeout_s=20)).stdout == "here\n"
         await node.write(str(tmp_path / "file"), b"here")
-        sshd.drop_connections()
+        host.sshd.drop_connections()
         assert await node.read(str(tmp_path / "file"), 0, 10) == b"here"
-        sshd.drop_connections()
+        host.sshd.drop_connections()
 
 
 async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(
@@ -124,14 +133,14 @@ async def test_a_command_that_takes_too_long_leaves_no_failure_that_nobody_await
 
 
 async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_code(
-    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode]
+    host: LoginHost, open_node: Callable[..., LoginNode]
 ) -> None:
     node = open_node()
     heard: list[str] = []
 
     def drop(line: str) -> None:
         heard.append(line)
-        sshd.drop_connections()
+        host.sshd.drop_connections()
 
     with pytest.raises(OutOfReach, match=r"connection to the login node .* was lost while sh ran"):
         await node.run(["sh", "-c", "echo half; sleep 5; echo whole"], timeout_s=20, on_output=drop)
@@ -140,7 +149,7 @@ async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_co
 
 
 async def test_more_commands_at_once_than_sessions_share_one_connection(
-    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
+    host: LoginHost, open_node: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
     """sshd allows 10 sessions a connection by default, as it does here."""
     node = open_node()
@@ -225,7 +234,7 @@ async def test_a_file_server_that_does_not_begin_holds_nobody_up_for_ever(
     waits = f"while [ -e {hangs} ]; do sleep 0.1; done"
     server.write_text(f"#!/bin/sh\n{waits}\nexec /usr/lib/openssh/sftp-server\n")
     server.chmod(0o755)
-    node = own_sshd(options=[f"Subsystem sftp {server}"])
+    node = own_sshd(f"Subsystem sftp {server}")
     (log := tmp_path / "log").write_bytes(b"line\n")
     hangs.touch()
     reads = [node.read(str(log), 0, 9) for _ in range(3)]
@@ -298,7 +307,7 @@ async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
     """The greeting comes from a file that bash reads before a command, like a .bashrc: BASH_ENV names it."""
     greeting = tmp_path / "greeting"
     greeting.write_text("echo Welcome to the cluster; echo quota: 93 % >&2\n")
-    node = own_sshd(environment={"BASH_ENV": str(greeting)})
+    node = own_sshd(f"SetEnv SHLVL=1 BASH_ENV={greeting}")
     done = await node.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
     assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
 
@@ -328,7 +337,7 @@ async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
 async def test_a_login_node_that_cannot_work_says_why(
     own_sshd: Callable[..., LoginNode], option: str, said: str
 ) -> None:
-    node = own_sshd(options=[option])
+    node = own_sshd(option)
 
     async def use() -> None:
         if not option.startswith("ForceCommand"):
@@ -348,10 +357,10 @@ async def test_arguments_arrive_unchanged(open_node: Callable[..., LoginNode]) -
 
 
 async def test_the_host_key_of_a_known_hosts_file_will_do(
-    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
+    host: LoginHost, open_node: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
     known_hosts = tmp_path / "known_hosts"
-    known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.login().extra['host_key']}\n")
+    known_hosts.write_text(f"[127.0.0.1]:{host.sshd.port} {host.sshd.keys.public}\n")
     node = open_node(host_key=None, known_hosts=str(known_hosts))
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
