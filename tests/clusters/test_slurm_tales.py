@@ -6,7 +6,6 @@ The tales are kept in tests/golden/slurm. After an intended change, rewrite them
 """
 
 import json
-import os
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kept import assert_kept
 from own_clock import waits_over_at_once
 
 from steptime import waiting
@@ -29,8 +29,6 @@ from .scripted_slurm import NOW, ScriptedSlurm, sacct_line, squeue_line
 from .ssh_site import Site
 
 pytestmark = pytest.mark.long
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 
 
 @pytest.fixture
@@ -62,13 +60,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     passing = SimpleNamespace(s=0.0, monotonic=lambda: own.monotonic() + passing.s)
     monkeypatch.setattr(slurm_backend, "time", passing)
     return passing
-
-
-def as_kept(slurm: ScriptedSlurm, name: str) -> None:
-    told, path = slurm.told(), GOLDEN / f"{name}.txt"
-    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
-        path.write_text(told)
-    assert told == path.read_text()
 
 
 def spec_of(make_spec: MakeSpec, slurm: ScriptedSlurm, **fields: Any) -> Any:
@@ -122,7 +113,7 @@ async def test_a_job_from_its_submission_to_its_end(
         sinfo="node2|down*|no ping\nnode9|down|\n",
     )
     await tell("poll: a node failed, but which?", connect().poll(["night"]), sacct=failed, sinfo=1)
-    as_kept(slurm, "life")
+    assert_kept("slurm/life.txt", slurm.told())
 
 
 async def test_a_job_that_is_cancelled(
@@ -152,7 +143,7 @@ async def test_a_job_that_is_cancelled(
         sacct=[sacct_line(7, "RUNNING", **line), sacct_line(7, "CANCELLED by 0", **line)],
     )
     await tell("cancel: nothing shows it for a minute", cluster.cancel("night"), sacct=(1, "away"))
-    as_kept(slurm, "cancelled")
+    assert_kept("slurm/cancelled.txt", slurm.told())
 
 
 async def cluster_has(tell: Any, cluster: SlurmCluster, spec: Any, line: str) -> None:
@@ -188,7 +179,7 @@ async def test_what_a_poll_puts_right(
     await tell("poll: only the accounting has it", cluster.poll(["night"]), sacct=lost)
     clock.s += 601
     await tell("poll: ten minutes later", cluster.poll(["night"]), sacct=lost)
-    as_kept(slurm, "put-right")
+    assert_kept("slurm/put-right.txt", slurm.told())
 
 
 async def test_a_job_that_slurm_refuses(
@@ -213,7 +204,7 @@ async def test_a_job_that_slurm_refuses(
         sacct=(1, "Slurm accounting storage is disabled"),
     )
     await tell("the clock cannot be read", cluster._clock(), date="Monday")
-    as_kept(slurm, "refused")
+    assert_kept("slurm/refused.txt", slurm.told())
 
 
 SINFO = """batch*|up|idle|3|gpu:h100:8(S:0-1)
@@ -263,4 +254,4 @@ async def test_what_a_login_node_shows_of_its_cluster(
     of_slurm = surveyed.model_dump(include={"where", "partitions", "accounts"})
     calls = slurm.tale[-1].partition("-> ")[0]  # the rest of what came is this machine's
     slurm.tale[-1] = calls + "\n".join(f"-> {name}: {value}" for name, value in of_slurm.items())
-    as_kept(slurm, "site")
+    assert_kept("slurm/site.txt", slurm.told())

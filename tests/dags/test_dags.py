@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept import assert_kept
 
 from steptime import dag_ids, settings
+from steptime.airflow.sweep.dag import sweep_dag
 from steptime.recipes.sweeps import copy_file
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import shipped
@@ -144,6 +146,50 @@ def test_a_broken_workload_is_an_import_error_and_lacks_its_own_dag_alone(
     assert f"{broken}, line 4, titel: unknown field, perhaps 'title' is meant." in error
     assert "trainer.fp8: unknown field" in error
     assert set(bag.dags) == set(dags) - {"steptime_nemotron-h-25.05"}
+
+
+def shape(dag: Any) -> str:
+    """Return what a person and Airflow see of a DAG: its form, and how its tasks follow each other."""
+    lines = [
+        f"== {dag.dag_id}: {dag.description}",
+        f"schedule {getattr(dag.timetable, 'expression', None)}, catchup {dag.catchup}, "
+        f"paused {dag.is_paused_upon_creation}, {dag.max_active_runs} at once, tags {sorted(dag.tags)}",
+    ]
+    for name in sorted(dag.params):
+        param = dag.params.get_param(name)
+        shown = repr(param.value) if param.has_value else "no default"
+        lines.append(f"param {name}: {shown}; {param.schema}; {param.description}")
+    for task in sorted(dag.tasks, key=lambda task: task.task_id):
+        of_it = [
+            f"after {', '.join(sorted(task.upstream_task_ids)) or 'nothing'}",
+            f"if {task.trigger_rule}",
+            f"{task.retries} retries after {task.retry_delay.total_seconds():g} s",
+            *(["teardown"] if task.is_teardown else []),
+            *(["decides"] if task.on_failure_fail_dagrun else []),
+            *(callback.__name__ for callback in task.on_failure_callback),
+            *(f"{field}={_source(getattr(task, field, None))}" for field in task.template_fields),
+            *(f"to {asset.uri}" for asset in task.outlets),
+        ]
+        lines.append(f"{task.task_id} ({type(task).__name__}): {'; '.join(of_it)}")
+    return "\n".join(lines) + "\n"
+
+
+def _source(value: Any) -> str:
+    """Return from which task a templated field comes, and which part of what it returned."""
+    text = str(value)
+    if found := re.search(r"xcom_pull\(task_ids='([\w.]+)'", text):
+        return found[1]
+    if found := re.search(r"<Task\(\w+\): ([\w.]+)>.*?(?:_key='(\w+)')?\)$", text):
+        return f"each of {found[1]}, {found[2]}"
+    return text
+
+
+def test_dags_are_as_reviewed(dags: dict[str, Any]) -> None:
+    """After an intended change, rewrite the text with STEPTIME_UPDATE_GOLDEN=1 and review `git diff`."""
+    weekly = sweep_dag("steptime_sweep_weekly", sweep="weekly", cron="0 6 * * 1")
+    shown = ["steptime_llama3.1-25.04", *sorted(ON_ANY_CLUSTER)]
+    scheduled = shape(weekly).partition("approve (")[0]  # its tasks are those of `steptime_sweep`
+    assert_kept("dags.txt", "\n".join([*(shape(dags[name]) for name in shown), scheduled]))
 
 
 def test_the_report_alone_decides_the_state_of_a_dag_run(dags: dict[str, Any]) -> None:

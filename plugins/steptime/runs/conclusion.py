@@ -81,7 +81,8 @@ def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
 
 def failed_end(job: Job, status: JobStatus, causes: str) -> str:
     """Say in one sentence how a job failed, was cancelled or timed out, and the `causes`."""
-    exit_code = "" if status.exit_code is None else f", exit code {status.exit_code}"
+    code = f"exit code {status.exit_code}"
+    exit_code = "" if status.exit_code is None or code in status.reason else f", {code}"
     remedy = "; give it a longer time_limit" if status.state is JobState.TIMED_OUT else ""
     return (
         f"job '{job.name}' {_HOW_IT_ENDED[status.state]}{_reason(status)}{exit_code}"
