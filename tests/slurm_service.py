@@ -1,5 +1,6 @@
 """The mini Slurm that tests share: a real one in a state folder of its own, started once."""
 
+import getpass
 import shlex
 import subprocess
 import tempfile
@@ -60,7 +61,10 @@ def slurm_of_session() -> Iterator[MiniSlurm]:
         home = Path(folder)
         try:
             service.up(home, print)
-            yield MiniSlurm(home)
+            slurm = MiniSlurm(home)
+            if getpass.getuser() != "root":  # who has an account from the start
+                slurm.command("sacctmgr", "-i", "add", "user", getpass.getuser(), "account=root")
+            yield slurm
         finally:
             service.down(home, print)
 

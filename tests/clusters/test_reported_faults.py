@@ -10,7 +10,7 @@ import pytest
 from steptime.clusters.base import CommandResult, JobState
 from steptime.clusters.connections import Connection
 from steptime.clusters.slurm.commands import AccountingUnavailable, SlurmCommands
-from steptime.clusters.slurm.job_records import group_by_name, read_sacct, read_squeue, record_status
+from steptime.clusters.slurm.job_records import group_by_name, read_records, record_status
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.clusters.slurm.submit import error_for_refused_job, submit_command
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
@@ -70,7 +70,7 @@ STATES = {
 @pytest.mark.parametrize("report", STATES)
 def test_a_state_is_what_it_says(report: str) -> None:
     text, state, cluster_fault = STATES[report]
-    [record] = read_squeue(text)
+    [record] = read_records(text)
     status = record_status(record)
     assert (status.state, status.cluster_fault) == (state, cluster_fault)
 
@@ -78,7 +78,7 @@ def test_a_state_is_what_it_says(report: str) -> None:
 def test_a_requeued_job_is_not_its_preempted_first_run() -> None:
     """MFC 1311: sacct shows PREEMPTED for the first run after the second has completed."""
     text = f"{line('PREEMPTED', exit_code='0:15')}\n{line('COMPLETED', exit_code='0:0')}"
-    [[record]] = group_by_name(read_sacct(text)).values()
+    [[record]] = group_by_name(read_records(text)).values()
     assert record_status(record).state is JobState.SUCCEEDED
 
 
@@ -87,7 +87,7 @@ def test_a_requeued_job_is_not_its_preempted_first_run() -> None:
 )
 def test_lines_without_a_job_are_none(text: str) -> None:
     """DIRAC 5421: "need more than 0 values to unpack"."""
-    assert read_squeue(text) == read_sacct(text) == []
+    assert read_records(text) == []
 
 
 async def test_a_job_is_found_in_whatever_partition_it_is(make_spec: MakeSpec) -> None:
@@ -177,7 +177,7 @@ def test_the_number_of_a_job_is_found_in_what_sbatch_prints(
         text=True,
         check=True,
     )
-    [record] = read_squeue(done.stdout)
+    [record] = read_records(done.stdout)
     assert (record.job_id, record.state) == (number, "PENDING")
 
 

@@ -1,6 +1,7 @@
 """Faults of a real Slurm: lost replies, dead daemons, clashing names, and values with special characters."""
 
 import asyncio
+import getpass
 import shlex
 import subprocess
 import time
@@ -65,7 +66,7 @@ async def test_a_job_beyond_a_limit_may_be_submitted_later_unless_it_can_never_b
 
     restart_controller(f"{before}AccountingStorageEnforce=limits,qos\n")
     try:
-        modify("user root set MaxSubmitJobs=1")
+        modify(f"user {getpass.getuser()} set MaxSubmitJobs=1")
         second, first = make_spec("second-at-limit", "true"), make_gated("first-at-limit")
         await behind.submit(first.spec)
         with pytest.raises(SubmitLimit, match="no more jobs for now, and refused second-at-limit: AssocMax"):
@@ -78,13 +79,13 @@ async def test_a_job_beyond_a_limit_may_be_submitted_later_unless_it_can_never_b
         assert (await end_of(behind, second.name)).state is JobState.SUCCEEDED
         assert jobs_of(slurm_of_session, second.name) == ["COMPLETED"]
 
-        modify("user root set MaxSubmitJobs=-1")
+        modify(f"user {getpass.getuser()} set MaxSubmitJobs=-1")
         modify("qos normal set MaxWall=1 Flags=DenyOnLimit")
         with pytest.raises(UserError, match="QOSMaxWallDurationPerJobLimit"):
             await behind.submit(make_spec("long", "true", time_limit_s=600))
     finally:
         restart_controller(before)
-        modify("user root set MaxSubmitJobs=-1")
+        modify(f"user {getpass.getuser()} set MaxSubmitJobs=-1")
         modify("qos normal set MaxWall=-1 Flags=-1")
 
 

@@ -12,17 +12,16 @@ from steptime.clusters.slurm.job_records import (
     EndRecord,
     JobRecord,
     group_by_name,
-    read_sacct,
-    read_squeue,
+    read_records,
     record_status,
     status_by_script,
 )
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
-EARLY = group_by_name(read_squeue((DATA / "squeue-early.txt").read_text()))
-LATE = group_by_name(read_squeue((DATA / "squeue-late.txt").read_text()))
-ACCOUNTED = group_by_name(read_sacct((DATA / "sacct.txt").read_text()))
+EARLY = group_by_name(read_records((DATA / "squeue-early.txt").read_text()))
+LATE = group_by_name(read_records((DATA / "squeue-late.txt").read_text()))
+ACCOUNTED = group_by_name(read_records((DATA / "sacct.txt").read_text()))
 
 
 MORE = "it asks for more"
@@ -110,7 +109,7 @@ def test_every_state_of_slurm(word: str) -> None:
     state, reason = STATES[word]
     fault, in_queue = state == "cluster", state in ("queued", "running")
     line = f"5|{word}|7:0|1000|1100|1200|n[1-2]|name|Resources|/there\n"
-    [record] = read_sacct(line)
+    [record] = read_records(line)
     assert record_status(record) == JobStatus(
         state=JobState("failed" if fault else state),
         reason=reason,
@@ -121,7 +120,7 @@ def test_every_state_of_slurm(word: str) -> None:
         cluster_fault=fault,
     )
     assert (record.in_queue, record.is_settled) == (in_queue, not in_queue)
-    [unsettled] = read_sacct(line.replace("1200", "Unknown").replace("n[1-2]", "None assigned"))
+    [unsettled] = read_records(line.replace("1200", "Unknown").replace("n[1-2]", "None assigned"))
     assert not unsettled.is_settled
     assert record_status(unsettled).started_at is None
 
@@ -140,7 +139,7 @@ def test_every_state_of_slurm(word: str) -> None:
 )
 def test_why_a_job_waits_or_was_cancelled_before_it_started(reason: str, said: str) -> None:
     def of(state: str) -> str:
-        [record] = read_sacct(f"5|{state}|0:0|1000|Unknown|1200|None assigned|name|{reason}|/there\n")
+        [record] = read_records(f"5|{state}|0:0|1000|Unknown|1200|None assigned|name|{reason}|/there\n")
         return record_status(record).reason
 
     assert of("PENDING") == said
@@ -156,7 +155,7 @@ def test_a_core_dump_is_no_part_of_the_signal(wait_status: int, ended: tuple[int
     line = next(line for line in (DATA / "squeue-late.txt").read_text().splitlines() if "kill9" in line)
     fields = line.split("|")
     assert fields[2] == "9"
-    [killed] = read_squeue("|".join([*fields[:2], str(wait_status), *fields[3:]]) + "\n")
+    [killed] = read_records("|".join([*fields[:2], str(wait_status), *fields[3:]]) + "\n")
     assert (killed.exit_code, killed.signal) == ended
 
 
@@ -200,12 +199,12 @@ FIELD = st.text(alphabet=st.sampled_from("ABC|:019[]-,\n by+é"), max_size=8)
 @given(st.lists(FIELD, min_size=7, max_size=11))
 def test_no_text_breaks_the_reading(fields: list[str]) -> None:
     line = "|".join(["1", *fields])
-    for job in (*read_squeue(line), *read_sacct(line)):
+    for job in read_records(line):
         assert record_status(job).state is JobState.UNKNOWN
 
 
 LINES: list[tuple[str, JobRecord]] = [
-    # as squeue prints them (wait(2)'s exit code, a bar at the end)
+    # as squeue prints them (a bar at the end, and wait(2)'s exit code up to Slurm 22.05)
     (
         "17|RUNNING|0|1700000000|1700000010|1700003610|n[1-2]|name|None|/a b|",
         record(
@@ -228,6 +227,17 @@ LINES: list[tuple[str, JobRecord]] = [
             **{"nodes": (), "reason": "Resources", "directory": "/x|y"},
         ),
     ),
+    (
+        "9|FAILED|3:0|100|101|102|n1|a|NonZeroExitCode|/scratch/a|",
+        record(job_id="9", state="FAILED", exit_code=3, reason="NonZeroExitCode"),
+    ),
+    (
+        "7677|PENDING|0:0|100|N/A|N/A||a|JobHeldUser|/scratch/a|",
+        record(
+            **{"job_id": "7677", "state": "PENDING", "started_at": None, "ended_at": None},
+            **{"nodes": (), "reason": "JobHeldUser"},
+        ),
+    ),
     # as sacct prints them
     (
         "3|CANCELLED by 1000|0:15|100|101|102|n1|a|None|/scratch/a",
@@ -245,8 +255,8 @@ LINES: list[tuple[str, JobRecord]] = [
 
 def test_a_line_is_read_whole() -> None:
     for line, expected in LINES:
-        assert [*read_squeue(line), *read_sacct(line)] == [expected]
-        assert [*read_squeue(f"garbage\n{line}\n\n7|RUNNING"), *read_sacct(f"\n{line}")] == [expected]
+        assert read_records(line) == [expected]
+        assert read_records(f"garbage\n{line}\n\n7|RUNNING") == [expected]
     for line in (
         *("x|RUNNING|0|1|1|1|n|a|None|/x|", "7|RUNNING|0|1|1|1|n|a|None", "7|RUNNING|0:|1|1|1|n|a|None|/x"),
         *(
@@ -255,7 +265,7 @@ def test_a_line_is_read_whole() -> None:
             "7_1|RUNNING|0|1|1|1|n|a|None|/x",
         ),
     ):
-        assert [*read_squeue(line), *read_sacct(line)] == [], line
+        assert read_records(line) == [], line
 
 
 def test_a_time_limit_counts_from_the_start_and_not_from_the_submission() -> None:
@@ -351,7 +361,7 @@ def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory: str
 
 @pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])
 def test_a_job_that_a_node_could_not_launch_is_said_to_wait_for_its_release(reason: str) -> None:
-    (record,) = read_squeue(f"80634|PENDING|0|1700000000|N/A|N/A||name|{reason}|/w\n")
+    (record,) = read_records(f"80634|PENDING|0|1700000000|N/A|N/A||name|{reason}|/w\n")
     status = record_status(record)
     assert status.state is JobState.QUEUED
     assert "could not launch it" in status.reason

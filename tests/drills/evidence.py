@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drills.scene import Scene
-from steptime.clusters.slurm.job_records import SACCT_FORMAT, JobRecord, read_sacct
+from steptime.clusters.slurm.job_records import SACCT_FORMAT, JobRecord, read_records
 
 _SETTLED_WITHIN_S = 120.0
 """How long the accounting may take to learn of a job's end, and the queue to become empty."""
@@ -79,7 +79,7 @@ def accounted_jobs(scene: Scene) -> list[JobRecord]:
     listed = scene.site.slurm.command(
         "env", "SLURM_TIME_FORMAT=%s", "sacct", *options, f"--format={SACCT_FORMAT}"
     )
-    return [job for job in read_sacct(listed) if scene.owns(job)]
+    return [job for job in read_records(listed) if scene.owns(job)]
 
 
 def settled_jobs(scene: Scene) -> list[JobRecord]:

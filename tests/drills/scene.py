@@ -11,7 +11,7 @@ from end_to_end.driving import wait_until
 
 from drills.schedule import Schedule
 from drills.site import CLUSTER, TRAINING_DAG, Gate, Site
-from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, JobRecord, read_squeue
+from steptime.clusters.slurm.job_records import SQUEUE_FORMAT, JobRecord, read_records
 from steptime.service.rest import DagRun, TaskInstance
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Scene:
         listed = self.site.slurm.command(
             "env", "SLURM_TIME_FORMAT=%s", "squeue", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"
         )
-        return [job for job in read_squeue(listed) if self.owns(job)]
+        return [job for job in read_records(listed) if self.owns(job)]
 
     def owns(self, job: JobRecord) -> bool:
         """Return whether a job belongs to this drill."""

@@ -36,7 +36,7 @@ from steptime.clusters.slurm.job_records import (
     end_record_path,
     lost_before_it_started,
     read_end_record,
-    read_squeue,
+    read_records,
     record_status,
     status_by_script,
 )
@@ -288,7 +288,7 @@ class SlurmCluster:
             done = await self.run(argv, timeout_s=SUBMIT_TIMEOUT_S)
         except SystemFailure:  # its reply is lost: the second one finds what was submitted
             done = await self.run(argv, timeout_s=SUBMIT_TIMEOUT_S)
-        if records := self._slurm.ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
+        if records := self._slurm.ours(read_records(done.stdout), [spec.name]).get(spec.name):
             return records[0]
         lines = spec.script.splitlines()
         from_file = [
@@ -307,7 +307,7 @@ class SlurmCluster:
     async def _submitted_record(self, name: str) -> JobRecord | None:
         """Return the job as squeue showed it right after its submission; None if that was not recorded."""
         lines = (await self._read_note(name, "squeue")).decode(errors="replace")
-        return next(iter(read_squeue(lines)), None)
+        return next(iter(read_records(lines)), None)
 
     async def _read_note(self, name: str, file: str) -> bytes:
         """Return a file recorded about the job, b"" if there is none (yet). What was read is cached."""

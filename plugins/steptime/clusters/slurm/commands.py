@@ -9,8 +9,7 @@ from steptime.clusters.slurm.job_records import (
     SQUEUE_FORMAT,
     JobRecord,
     group_by_name,
-    read_sacct,
-    read_squeue,
+    read_records,
 )
 from steptime.errors import OutOfReach, SystemFailure, UserError, one_line
 from steptime.frozen import Frozen
@@ -85,7 +84,7 @@ class SlurmCommands:
         except SystemFailure as failure:  # it changes nothing, and fails only if the controller is away
             raise OutOfReach(str(failure)) from None
         # In a thread: a thousand lines take longer than the event loop may be held up.
-        return await asyncio.to_thread(lambda: self.ours(read_squeue(done.stdout), names))
+        return await asyncio.to_thread(lambda: self.ours(read_records(done.stdout), names))
 
     async def sacct(
         self, option: str, values: Sequence[str], names: Sequence[str]
@@ -107,7 +106,7 @@ class SlurmCommands:
                     raise AccountingUnavailable(str(error)) from None
                 self.has_accounting = False
                 break
-            records += read_sacct(done.stdout)
+            records += read_records(done.stdout)
         return self.ours(records, names)
 
     async def scancel(self, name: str, ids: Sequence[str]) -> None:

@@ -118,23 +118,24 @@ class JobRecord(Frozen):
         return self.state == "PENDING" and self.started_at is None
 
 
-def read_squeue(text: str) -> list[JobRecord]:
-    """Parse the output of `squeue --Format=SQUEUE_FORMAT`, whose exit codes are those of wait(2)."""
-    return [
-        _record(fields, exit_code=int(fields[2]) >> 8, by_signal=int(fields[2]) & 0x7F)
-        for fields in _rows(text)
-        if fields[2].isdecimal()
-    ]
+def read_records(text: str) -> list[JobRecord]:
+    """Parse the output of `squeue --Format=SQUEUE_FORMAT`, or of `sacct --parsable2 --format=SACCT_FORMAT`.
+
+    Lines with an exit code of another form than theirs are left out.
+    """
+    ends = ((fields, _exit_of(fields[2])) for fields in _rows(text))
+    return [_record(fields, *end) for fields, end in ends if end is not None]
 
 
-def read_sacct(text: str) -> list[JobRecord]:
-    """Parse the output of `sacct --parsable2 --format=SACCT_FORMAT`; exit codes read `exit code:signal`."""
-    return [
-        _record(fields, exit_code=int(code), by_signal=int(by_signal))
-        for fields in _rows(text)
-        for code, _, by_signal in [fields[2].partition(":")]
-        if code.isdecimal() and by_signal.isdecimal()
-    ]
+def _exit_of(text: str) -> tuple[int, int] | None:
+    """Return the exit code and the signal of `exit code:signal`, or of a status of wait(2).
+
+    squeue prints the status up to Slurm 22.05.
+    """
+    if text.isdecimal():
+        return int(text) >> 8, int(text) & 0x7F
+    code, _, by_signal = text.partition(":")
+    return (int(code), int(by_signal)) if code.isdecimal() and by_signal.isdecimal() else None
 
 
 def group_by_name(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
@@ -221,7 +222,7 @@ def _rows(text: str) -> Iterator[list[str]]:
             yield fields
 
 
-def _record(fields: Sequence[str], *, exit_code: int, by_signal: int) -> JobRecord:
+def _record(fields: Sequence[str], exit_code: int, by_signal: int) -> JobRecord:
     job_id, state, _, submitted, started, ended, nodes, name, reason, directory = fields
     return JobRecord(
         job_id=job_id,
