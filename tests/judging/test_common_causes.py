@@ -255,7 +255,7 @@ def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_am
     assert cause.cells == frozenset(list(moved)[:6])
     assert cause.sentence == (
         f"node bad: 5.9 % slower (4.9 to 7.0 %) in 6 of the 8 cells that ran there, since {date(1e9)}; "
-        "0 of the 6 also ran on other nodes since then, where they were not"
+        "0 of the 6 also ran on other nodes since then, where they were faster"
     )
     assert cause.change == pytest.approx(0.059, abs=1e-3)
     assert not cause.is_confirmed

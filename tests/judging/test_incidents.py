@@ -443,6 +443,40 @@ def test_a_node_is_confirmed_by_usual_runs_elsewhere_and_fixed_by_usual_runs_on_
     assert "5.9 % slower since 2001-09-16, node bad" in closed.title
 
 
+def test_a_node_on_top_of_a_slower_cluster_has_an_incident_beside_that_of_the_cluster(
+    store: Store, on_nodes: Callable[..., list[Incident]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = (1, 2, 4, 8, 16)
+    elsewhere = {gpus: f"n{gpus}" for gpus in cells}
+    for level in USUAL:
+        on_nodes(dict.fromkeys(cells, level), elsewhere, update=False)
+    slower = dict.fromkeys(cells, 1.05)
+    for _ in range(3):
+        on_nodes(slower, elsewhere)
+    [of_all] = incidents(store)
+    assert (of_all.kind, of_all.state) == ("cluster", "confirmed")
+
+    on_nodes(dict.fromkeys(cells, 1.11), dict.fromkeys(cells, "bad"))
+    on_nodes(slower, elsewhere)
+    [both, of_node] = sorted(incidents(store), key=lambda one: one.kind)
+    assert both.id == of_all.id
+    assert (of_node.kind, of_node.state, of_node.nodes) == ("node", "confirmed", ("bad",))
+    assert {cell.state for cell in of_node.cells} == {"slower on the node"}
+    assert of_node.cells[0].seconds == pytest.approx(1.11, abs=0.01)
+    assert "5 of the 5 also ran on other nodes since then, where they were faster" in of_node.evidence
+    told = compare_since(store, START)
+    assert {row["cause"] for row in told.rows} == {"whole cluster"}, "the first cause of the cells"
+    assert any(remark.startswith("node bad: ") for remark in told.remarks)
+
+    now = START + 20 * DAY_S
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert of_node.id is not None
+    silence(store, of_node.id, until=now + DAY_S, note="known", author="ada")
+    assert compare_since(store, START).sentence.startswith("5 cells: 5 slower")
+    on_nodes(slower, dict.fromkeys(cells, "bad"))
+    assert [one.kind for one in incidents(store)] == ["cluster"], "the node is usual again"
+
+
 def test_a_silenced_incident_counts_apart_and_comes_back_by_itself(
     store: Store, week: Week, monkeypatch: pytest.MonkeyPatch
 ) -> None:

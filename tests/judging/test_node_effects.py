@@ -4,6 +4,7 @@ import math
 import random
 import statistics
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -77,10 +78,11 @@ def weeks_of(
                 series_state = judge(series_state, seconds)
                 row = {"job_name": f"{cell}-{week}-{number}", "nodes": ", ".join(nodes)}
                 row |= {"submitted_at": 1e9 + week * WEEK_S + 60 * cell + 7200 * number}
-                if len(series_state.since) == 1:
+                reported = series_state.newest_step
+                if len(reported.since) == 1:
                     onset = Onset(row["job_name"], *[row["submitted_at"]] * 3)
-                judged.append(Judgement(SeriesRun(row, seconds, ""), series_state, onset=onset))
-                if series_state.state != "suspected":
+                judged.append(Judgement(SeriesRun(row, seconds, ""), reported, onset=onset))
+                if series_state.suspicion is None:
                     break
                 free = [node for node in NODES if node not in nodes]
                 nodes = rng.sample(free if len(free) >= size else NODES, size)
@@ -143,7 +145,52 @@ def test_no_node_is_named_for_cells_that_are_slower_for_another_reason(
     others: Collection[int], slow_first: Collection[int]
 ) -> None:
     for seed in range(20):
-        assert named(weeks_of(seed, others=others, slow_first=slow_first)[1]) == set()
+        assert named(weeks_of(seed, others=others, slow_first=slow_first, step=0.0)[1]) == set()
+
+
+@pytest.mark.parametrize(
+    ("there", "weeks", "share"), [(SIX, 1, 0.95), (FOUR, 1, 0.75), (SIX, 2, 0.2), (SIX, 8, 0.75)]
+)
+def test_a_node_is_named_while_its_whole_cluster_is_slower(
+    there: Collection[int], weeks: int, share: float
+) -> None:
+    """Since this week, or for some weeks; its cells keep the cause that all cells have."""
+    right = 0
+    for seed in range(50, 70):
+        bad, runs = weeks_of(seed, there=there, others=range(19), others_step=0.04, others_weeks=weeks)
+        for slow in slow_nodes(runs):
+            assert slow.nodes == (bad,)
+            assert 0.025 < slow.effect.change < 0.075
+            assert slow.on_top
+            right += 1
+    assert right >= share * 20
+
+
+def test_no_node_is_named_while_the_whole_cluster_is_slower() -> None:
+    for seed in range(20):
+        for weeks in (1, 3):
+            slower = {"others": range(19), "others_step": 0.04, "others_weeks": weeks}
+            assert named(weeks_of(seed, step=0.0, **slower)[1]) == set()  # type: ignore[arg-type]
+
+
+def test_a_node_on_top_of_a_slower_cluster_is_usual_again_by_its_runs_alone() -> None:
+    bad, runs = weeks_of(50, there=SIX, others=range(19), others_step=0.04)
+    [slow] = slow_nodes(runs)
+    at = 1e9 + 20 * WEEK_S
+    for change, usual in ((0.04, True), (0.09, False)):
+        later = [
+            replace(run, at=at + place, nodes=frozenset([bad]), change=change)
+            for place, run in enumerate(run for run in runs if run.level and run.series in slow.on_top)
+        ]
+        seen = is_usual_again([*runs, *later[-3:]], slow.nodes, slow.effect.change, slow.effect.since)
+        assert seen == usual
+
+
+def test_the_only_node_is_not_told_from_its_cluster() -> None:
+    _, runs = weeks_of(1, step=0.0, others=range(19), others_step=0.05)
+    everywhere = [replace(run, nodes=frozenset(["only"])) for run in runs]
+    assert named(everywhere) == set()
+    assert named([replace(run, nodes=frozenset([*run.nodes, "only"])) for run in runs]) == set()
 
 
 @pytest.mark.parametrize("step", [0.02, 0.03, -0.03])
@@ -191,7 +238,9 @@ def test_a_node_of_two_weeks_is_named_once_and_is_usual_again_by_runs_on_it_alon
     def later(change: float, nodes: Sequence[str]) -> list[NodeRun]:
         at = 1e9 + 20 * WEEK_S
         return [
-            NodeRun(series(cell), f"later-{cell}", at + cell, frozenset(nodes), change, NOISE, 12)
+            NodeRun(
+                series(cell), f"later-{cell}", at + cell, frozenset(nodes), change, NOISE, 12, level_runs=12
+            )
             for cell in range(3)
         ]
 
@@ -216,7 +265,7 @@ def test_a_node_is_usual_again_beyond_doubt_only(
 ) -> None:
     series = Series.from_row(dict.fromkeys(series_columns(), 1))
     runs = [
-        NodeRun(series, f"job-{at}", 100.0 + at, frozenset({"bad", "n1"}), change, deviation, 8)
+        NodeRun(series, f"job-{at}", 100.0 + at, frozenset({"bad", "n1"}), change, deviation, 8, level_runs=8)
         for at, change in enumerate(changes)
     ]
     assert is_usual_again(runs, ("bad",), 0.1, 99.0) is usual

@@ -87,7 +87,7 @@ class CommonCause:
     """The nodes, the change, or `whole cluster`."""
     sentence: str
     cells: frozenset[Series]
-    """The cells that it explains; no cell is in two causes."""
+    """The cells whose slowdown or speed-up it explains; no cell is in two causes."""
     direction: Direction
     change: float
     """Median change of the cells: 0.03 is 3 % slower."""
@@ -96,9 +96,15 @@ class CommonCause:
     nodes: tuple[str, ...] = ()
     """Names of the nodes if the kind is `node`, else empty."""
     changes: Mapping[Series, float] = field(default_factory=dict)
-    """The change of each cell on these nodes if the kind is `node`, else empty."""
+    """The change of each cell on these nodes if the kind is `node`, else empty; also of cells that are slower
+    or faster on other nodes, too, which another cause may explain."""
     is_confirmed: bool = False
-    """Whether the slow cells of a node are not slow on other nodes; False for other kinds."""
+    """Whether the slow cells of a node are faster on other nodes; False for other kinds."""
+
+    @property
+    def about(self) -> frozenset[Series]:
+        """The cells that it explains, and those that its nodes slow besides."""
+        return self.cells | self.changes.keys()
 
 
 def causes(
@@ -165,12 +171,13 @@ def _named_node(slow: SlowNode, evidence: Sequence[Evidence]) -> CommonCause:
     nodes, effect = slow.nodes, slow.effect
     name = f"node{'s' * (len(nodes) > 1)} {', '.join(nodes)}"
     moved = {run.cell for run in evidence if not run.small_step <= slow.jobs}
-    changes = {series: change for series, change in slow.slow.items() if series not in moved}
+    explained = {series: change for series, change in slow.slow.items() if series not in moved}
+    changes = {**explained, **slow.on_top}
     cells, elsewhere = len(changes), len(slow.elsewhere & changes.keys())
     sentence = (
         f"{name}: {percent(effect.change)} slower ({100 * effect.low:.1f} to {percent(effect.high)}) in "
         f"{cells} of the {slow.ran} cells that ran there, since {date(effect.since)}; "
-        f"{elsewhere} of the {cells} also ran on other nodes since then, where they were not"
+        f"{elsewhere} of the {cells} also ran on other nodes since then, where they were faster"
     )
     there = [run for run in evidence if run.job in slow.jobs and run.cell in slow.slow]
     if told := _told_of_nodes(nodes, there):
@@ -180,7 +187,7 @@ def _named_node(slow: SlowNode, evidence: Sequence[Evidence]) -> CommonCause:
         effect.cluster,
         name,
         sentence,
-        frozenset(changes),
+        frozenset(explained),
         "slower",
         effect.change,
         effect.since,

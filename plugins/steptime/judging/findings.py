@@ -183,7 +183,7 @@ class Comparison:
         """
         findings = tuple(finding for finding in self.findings if finding.series.has(values))
         series = {finding.series for finding in findings}
-        causes = tuple(cause for cause in self.causes if not series.isdisjoint(cause.cells))
+        causes = tuple(cause for cause in self.causes if not series.isdisjoint(cause.about))
         return replace(self, findings=findings, causes=causes)
 
     @property

@@ -17,6 +17,7 @@ from steptime.judging.incidents import (
     AT_USUAL,
     NEW_LEVEL,
     SLOW_ON_NODE,
+    SLOWER_ON_NODE,
     Incident,
     IncidentCell,
     IncidentKind,
@@ -62,19 +63,40 @@ class Group:
         """Names of the slow nodes if the kind is `node`, else empty."""
         return self.cause.nodes if self.cause else ()
 
+    @property
+    def explained(self) -> frozenset[Series]:
+        """The cells whose slowdown or speed-up a known cause explains."""
+        return self.cause.cells if self.cause else frozenset()
+
     def cell(self, finding: Finding) -> IncidentCell:
         """Describe one of the findings as a cell of the incident."""
         cell = IncidentCell.of(finding.series, finding.judgement, self.direction)
         if self.cause is None or finding.series not in self.cause.changes:
             return cell
         change = self.cause.changes[finding.series]
-        return replace(cell, change=change, seconds=cell.usual_s * (1 + change), state=SLOW_ON_NODE)
+        if finding.series in self.explained:
+            return replace(cell, change=change, seconds=cell.usual_s * (1 + change), state=SLOW_ON_NODE)
+        return replace(cell, change=change, seconds=cell.seconds * (1 + change), state=SLOWER_ON_NODE)
 
     def explains(self, incident: Incident) -> bool:
         """Return whether an incident has the same known cause (a change or a node) as this group."""
         return self.kind in _NAMED and (self.kind, _cause_key(self.kind, self.subject)) == (
             incident.kind,
             _cause_key(incident.kind, incident.subject),
+        )
+
+    def absorbs(self, incident: Incident) -> bool:
+        """Return whether an incident without a known cause is about the same cells as this group.
+
+        A node must explain all cells that are still slow: the cause of the others may be another.
+        """
+        if incident.kind in _NAMED:
+            return False
+        if self.kind == "node" and not self.explained.issuperset(cell.series for cell in incident.affected):
+            return False
+        latest = {finding.series: finding.judgement for finding in self.findings}
+        return any(
+            cell.series in latest and cell.is_newest_step(latest[cell.series]) for cell in incident.cells
         )
 
 
@@ -145,29 +167,22 @@ def reconcile(
         taken = {
             cell.series
             for incident in (*alike, *updated)
-            if incident.kind == "change" and incident not in same and incident.direction == group.direction
+            if incident.kind == "change" and group.kind != "node" and incident not in same
+            if incident.direction == group.direction
             for cell in incident.cells
             if cell.state not in AT_USUAL
             and cell.series in latest
             and cell.is_newest_step(latest[cell.series])
         }
-        findings = tuple(finding for finding in group.findings if finding.series not in taken)
-        if not findings:
+        rest = replace(group, findings=tuple(one for one in group.findings if one.series not in taken))
+        if not rest.findings:
             continue
-        cells = {finding.series for finding in findings}
-        sharing = [
-            incident
-            for incident in alike
-            if incident not in same
-            and incident.kind not in _NAMED
-            and any(
-                cell.series in cells and cell.is_newest_step(latest[cell.series]) for cell in incident.cells
-            )
-        ]
+        cells = {finding.series for finding in rest.findings}
+        sharing = [incident for incident in alike if incident not in same and rest.absorbs(incident)]
         earlier = sorted((*same, *sharing), key=lambda incident: (incident.opened_at, incident.id or 0))
         judged_cells = sum(finding.series["cluster"] == group.cluster for finding in comparison.findings)
-        opened = _opened(replace(group, findings=findings), judged_cells, now)
-        joined = _merged(opened, earlier, group) if earlier else opened
+        opened = _opened(rest, judged_cells, now)
+        joined = _merged(opened, earlier, rest) if earlier else opened
         updated.append(_with_current_states(joined, cells, read_judgements, runs_on_nodes))
         merged += earlier[1:]
         left = [incident for incident in left if incident not in earlier]
@@ -189,7 +204,7 @@ def group_findings(comparison: Comparison) -> list[Group]:
             cause.direction,
             cause.sentence,
             cause.change,
-            tuple(by_series[series] for series in cause.cells if series in by_series),
+            tuple(by_series[series] for series in cause.about if series in by_series),
             cause,
         )
         for cause in comparison.causes
@@ -221,10 +236,9 @@ def group_findings(comparison: Comparison) -> list[Group]:
 
 def _with_node_sweep(group: Group, store: Store) -> Group:
     """Add what the newest node sweep measured of the group's nodes, if it ran since the slowdown began."""
-    if not group.nodes:
+    if group.cause is None or not group.nodes:
         return group
-    earliest, _ = _range(group.findings)
-    swept = newest_node_sweep(store, store.results(cluster=group.cluster, since=earliest))
+    swept = newest_node_sweep(store, store.results(cluster=group.cluster, since=group.cause.since))
     measured = swept.evidence(group.nodes) if swept else ""
     return replace(group, evidence=f"{group.evidence}. {measured}") if measured else group
 

@@ -32,6 +32,8 @@ ACTIVE: tuple[IncidentState, ...] = ("open", "confirmed")
 
 SLOW_ON_NODE = "slow on the node"
 """State of a cell of a node's incident: it is usual on other nodes."""
+SLOWER_ON_NODE = "slower on the node"
+"""State of a cell of a node's incident that is slower or faster on other nodes, too."""
 NEW_LEVEL = "at a new level"
 """State of a cell whose faster level is its usual one now."""
 AT_USUAL = ("returned", NEW_LEVEL)
@@ -54,7 +56,7 @@ class IncidentCell:
     usual_s: float
     state: str
     """`confirmed`, `suspected`, `leaning` (moves with the others, but is not suspected itself), `returned`,
-    `NEW_LEVEL` or `SLOW_ON_NODE`."""
+    `NEW_LEVEL`, `SLOW_ON_NODE` or `SLOWER_ON_NODE`."""
 
     @classmethod
     def of(cls, series: Series, judgement: Judgement, direction: Direction) -> Self:
@@ -296,6 +298,7 @@ def silenced_cells(store: Store, judged: Mapping[Series, Judgement]) -> dict[Ser
         if incident.silenced_until is not None and incident.is_silenced
         for cell in incident.cells
         if cell.series in judged
+        and cell.state != SLOWER_ON_NODE
         and judged[cell.series].series_state.direction == incident.direction
         and cell.is_newest_step(judged[cell.series])
     }

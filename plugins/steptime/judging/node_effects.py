@@ -1,11 +1,11 @@
 """Estimate by how much each node slows the runs on it, and name nodes that are slow beyond doubt.
 
-The model: the logarithm of a run's step time is the usual level of its cell, plus what the runs of that week
-have in common, plus the effect of a slow node if the run used it, plus noise. A cell's level is its baseline;
-if the cell itself was confirmed as slower or faster, it is the mean of its runs since that change began that
-did not use the node. So another open regression is no evidence against a node, neither of cells that are
-confirmed nor of those in which it does not show yet. The deviation of a cell's runs is estimated from few
-runs, hence Student's t.
+The model: the logarithm of a run's step time is the level of its cell, plus what the runs of that week have
+in common, plus the effect of a slow node if the run used it, plus noise. A cell's level is its baseline; if
+the cell itself was confirmed as slower or faster, it is the mean of its runs since that change began, those
+on the node in the weeks looked at aside. So another open regression is no evidence against a node, neither of
+cells that are confirmed nor of those in which it does not show yet, and it hides none. The deviation of a
+cell's runs is estimated from few runs, hence Student's t.
 
 Some cells are slow for a reason of their own. Each cell may be such an outlier with a small probability, as
 in the contaminated normal model (Tukey, 1960; Box and Tiao, 1968), which bounds what one cell can add. The
@@ -16,6 +16,7 @@ So a node is named if it exceeds the number of nodes divided by `NODE_ALPHA`.
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,11 +79,14 @@ class NodeRun:
     """Runs of a series with the same number belong to one level."""
     is_usual: bool = True
     """Whether that level is the baseline's: False while the series is confirmed as slower or faster."""
+    level_runs: int = 0
+    """Number of runs before those looked at whose level `change` is against: of the baseline, or of a level
+    that was confirmed before; 0 if nothing is known of the level before."""
 
     @property
     def error(self) -> float:
-        """Standard error of `change` if the run is usual."""
-        return self.deviation * math.sqrt(1 + 1 / self.baseline_runs)
+        """Standard error of `change` if the run is at its level, which is known."""
+        return self.deviation * math.sqrt(1 + 1 / self.level_runs)
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,13 @@ class SlowNode:
     """Several if the same runs used all of them."""
     effect: NodeEffect
     slow: Mapping[Series, float]
-    """The change of each cell that was slow on the node."""
+    """The change of each cell that was slow on the node, and as usual elsewhere."""
+    on_top: Mapping[Series, float]
+    """By how much each cell that is slower or faster elsewhere, too, was slower on the node than there."""
     ran: int
     """Number of cells that ran on it."""
     elsewhere: frozenset[Series]
-    """The slow cells that also ran on other nodes since then."""
+    """The cells of `slow` and `on_top` that also ran on other nodes since then."""
     jobs: frozenset[str]
     """The runs on it."""
 
@@ -147,6 +153,7 @@ def node_runs(series: Series, judged: Iterable[Mapping[str, Any]]) -> list[NodeR
                 of_level["baseline_runs"],
                 level=0 if is_usual else level,
                 is_usual=is_usual,
+                level_runs=of_level["baseline_runs"] if is_usual else 0,
             )
         )
     return runs[::-1]
@@ -177,15 +184,15 @@ def slow_nodes(runs: Sequence[NodeRun]) -> list[SlowNode]:
     After a node is named, its runs are left out of the search for the next one. A node that was slow and is
     usual again is not named.
     """
-    return _slow_nodes(_Evidence.of(runs))
+    return _slow_nodes(_windows(runs))
 
 
-def _slow_nodes(evidence: "_Evidence") -> list[SlowNode]:
+def _slow_nodes(windows: "_Windows") -> list[SlowNode]:
     named: list[SlowNode] = []
-    while (slow := _clearest(evidence)) is not None:
-        if not is_usual_again(evidence.runs, slow.nodes, slow.effect.change, slow.effect.since):
+    while (slow := _clearest(windows)) is not None:
+        if not is_usual_again(windows[-1].runs, slow.nodes, slow.effect.change, slow.effect.since):
             named.append(slow)
-        evidence = evidence.without(slow.nodes)
+        windows = _without(windows, slow.nodes)
     return named
 
 
@@ -197,9 +204,10 @@ def node_effects(runs: Sequence[NodeRun], only: str | None = None) -> list[NodeE
     """
     effects: list[NodeEffect] = []
     for cluster in sorted({run.series["cluster"] for run in runs}):
-        evidence = _Evidence.of(run for run in runs if run.series["cluster"] == cluster)
+        windows = _windows([run for run in runs if run.series["cluster"] == cluster])
+        evidence = windows[-1]
         named = {
-            node: replace(slow.effect, node=node) for slow in _slow_nodes(evidence) for node in slow.nodes
+            node: replace(slow.effect, node=node) for slow in _slow_nodes(windows) for node in slow.nodes
         }
         for place, node in enumerate(evidence.nodes):
             if only in (None, node):
@@ -214,8 +222,7 @@ def is_usual_again(runs: Sequence[NodeRun], nodes: Iterable[str], change: float,
     The last three runs on one of the nodes, submitted after `since` (Unix time), decide: each is closer to
     usual than to `change`, and so is their mean beyond doubt. False without three such runs.
     """
-    wanted = set(nodes)
-    on = sorted((run for run in runs if run.at > since and run.nodes & wanted), key=lambda run: run.at)
+    on = sorted((run for run in _on_nodes(runs, {*nodes}) if run.at > since), key=lambda run: run.at)
     last = [run for run in on if run.is_usual][-FEWEST_CELLS:]
     if len(last) < FEWEST_CELLS:
         return False
@@ -225,6 +232,33 @@ def is_usual_again(runs: Sequence[NodeRun], nodes: Iterable[str], change: float,
         all(run.change < middle for run in last)
         and statistics.fmean(run.change for run in last) + _DOUBT * error < middle
     )
+
+
+def _on_nodes(runs: Sequence[NodeRun], nodes: Collection[str]) -> list[NodeRun]:
+    """Return the runs on any of these nodes.
+
+    The change of a cell that was confirmed as slower or faster is against its runs elsewhere since then.
+    """
+    elsewhere: dict[tuple[Series, int], list[float]] = defaultdict(list)
+    for run in runs:
+        if not run.is_usual and run.nodes.isdisjoint(nodes):
+            elsewhere[run.series, run.level].append(run.change)
+    on = []
+    for run in runs:
+        if run.nodes.isdisjoint(nodes):
+            continue
+        if level := elsewhere.get((run.series, run.level)):
+            on.append(
+                replace(
+                    run,
+                    change=run.change - statistics.fmean(level),
+                    deviation=run.deviation * math.sqrt(1 + 1 / len(level)),
+                    is_usual=True,
+                )
+            )
+        else:
+            on.append(run)
+    return on
 
 
 def _robust_mean(change: Any, error: Any) -> tuple[float, Any]:
@@ -255,7 +289,7 @@ class _Evidence:
 
     @classmethod
     def of(cls, runs: Iterable[NodeRun]) -> Self:
-        """Return the evidence of the last `WEEKS_BACK` weeks of these runs."""
+        """Return the evidence of these runs."""
         import numpy as np
 
         runs = list(runs)
@@ -266,13 +300,28 @@ class _Evidence:
         on = np.zeros((len(ordered), len(nodes)))
         for row, run in enumerate(ordered):
             on[row, [columns[node] for node in run.nodes]] = 1
-        return cls(tuple(ordered), tuple(nodes), on).newest(WEEKS_BACK)._without_common_changes()
+        return cls(tuple(ordered), tuple(nodes), on)
+
+    def newest(self, weeks: int) -> Self:
+        """Return the evidence of the last weeks, without what the runs of each week have in common."""
+        begin = self.at.max(initial=0.0) - weeks * WEEK_S
+        before: dict[tuple[Series, int], list[float]] = defaultdict(list)
+        for run in self.runs:
+            if run.at < begin and not run.is_usual:
+                before[run.series, run.level].append(run.change)
+        window = self._select(self.at >= begin)
+        runs = tuple(
+            replace(run, change=run.change - statistics.fmean(level), level_runs=len(level))
+            if (level := before.get((run.series, run.level)))
+            else run
+            for run in window.runs
+        )
+        return replace(window, runs=runs)._without_common_changes()
 
     def _without_common_changes(self) -> Self:
-        """Return the evidence without what the usual runs of each week have in common."""
         import numpy as np
 
-        usual = np.array([run.is_usual for run in self.runs], bool)
+        usual = np.array([run.level_runs > 0 for run in self.runs], bool)
         weeks = (self.at.max(initial=0.0) - self.at) // WEEK_S
         runs = list(self.runs)
         for week in np.unique(weeks[usual]):
@@ -300,10 +349,6 @@ class _Evidence:
             return 0.0
         mean, _ = _robust_mean(change[rest], error[rest])
         return mean if abs(mean) * math.sqrt((1 / error[rest] ** 2).sum()) > _COMMON else 0.0
-
-    def newest(self, weeks: int) -> Self:
-        """Return the evidence of the last weeks."""
-        return self._select(self.at >= self.at.max(initial=0.0) - weeks * WEEK_S)
 
     def without(self, nodes: Collection[str]) -> Self:
         """Return the evidence without the runs on any of these nodes."""
@@ -356,7 +401,7 @@ class _Evidence:
         on, change, at = self.on[:, node_places], self.change[:, None], self.at[:, None]
         add = np.add.reduceat
         runs_on, runs_off = add(on, self.starts), add(1 - on, self.starts)
-        baseline = np.array([run.baseline_runs * run.is_usual for run in self.first])[:, None]
+        baseline = np.array([run.level_runs for run in self.first])[:, None]
         deviation = np.array([run.deviation for run in self.first])[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             level = add((1 - on) * change, self.starts) / (runs_off + baseline)
@@ -366,9 +411,9 @@ class _Evidence:
         first_on = np.minimum.reduceat(np.where(on > 0, at, np.inf), self.starts)
         last_off = np.maximum.reduceat(np.where(on > 0, -np.inf, at), self.starts)
         freedom = np.array([max(1, run.baseline_runs - 1) for run in self.first])[:, None]
-        # How many runs elsewhere are slow although their cell is not known to be: a cluster in trouble.
-        usual = np.array([run.is_usual for run in self.runs])[:, None] * (1 - on)
-        of_one_run = np.array([run.error for run in self.runs])[:, None]
+        # How many runs elsewhere are slower than their level: a cluster in trouble.
+        usual = np.array([run.level_runs > 0 for run in self.runs])[:, None] * (1 - on)
+        of_one_run = np.array([run.error if run.level_runs else math.inf for run in self.runs])[:, None]
         cells_off = np.maximum(1, ((runs_on == 0) & (add(usual, self.starts) > 0)).sum(axis=0))
         slow_off = (add(usual * (change > SLOW_T * of_one_run), self.starts) > 0) & (runs_on == 0)
         trouble = np.maximum(0, slow_off.sum(axis=0) - 1) / cells_off  # a single one is no trouble
@@ -433,28 +478,41 @@ def _log_e_values(evidence: _Evidence, places: Any) -> Any:
     return np.logaddexp.reduce(totals, axis=-1) - math.log(len(effects))
 
 
-def _clearest(evidence: _Evidence) -> SlowNode | None:
+_Windows = tuple[_Evidence, ...]
+"""The evidence of the last weeks, for each of `_WINDOWS`."""
+
+
+def _windows(runs: Iterable[NodeRun]) -> _Windows:
+    evidence = _Evidence.of(runs)
+    return tuple(evidence.newest(weeks) for weeks in _WINDOWS)
+
+
+def _without(windows: _Windows, nodes: Collection[str]) -> _Windows:
+    return tuple(window.without(nodes) for window in windows)
+
+
+def _clearest(windows: _Windows) -> SlowNode | None:
     """Return the node with the largest e-value, if that is large enough; None if no node is slow.
 
     The slow runs of one bad node look like trouble of the cluster to another one. So two nodes that share no
     run are also tried together, each without the runs of the other.
     """
-    best = _largest(evidence)
+    best = _largest(windows)
     if best is None:
         return None
     node, window, is_clear = best
     if not is_clear:
-        other = _largest(evidence.without([node]))
-        if other is None or not other[2] or any({node, other[0]} <= run.nodes for run in evidence.runs):
+        other = _largest(_without(windows, [node]))
+        if other is None or not other[2] or any({node, other[0]} <= run.nodes for run in windows[-1].runs):
             return None
-        best = _largest(evidence.without([other[0]]))
+        best = _largest(_without(windows, [other[0]]))
         if best is None or not best[2]:
             return None
         node, window, _ = best
     return _named(node, window)
 
 
-def _largest(evidence: _Evidence) -> tuple[str, _Evidence, bool] | None:
+def _largest(windows: _Windows) -> tuple[str, _Evidence, bool] | None:
     """Return the node with the largest e-value, the weeks that show it, and whether it is beyond doubt.
 
     None if no node has runs of enough cells.
@@ -462,16 +520,16 @@ def _largest(evidence: _Evidence) -> tuple[str, _Evidence, bool] | None:
     import numpy as np
 
     best: tuple[float, str, _Evidence] | None = None
-    for weeks in _WINDOWS:
-        window = evidence.newest(weeks)
+    for window in windows:
         cells = np.add.reduceat(window.on, window.starts) > 0 if window.nodes else np.zeros((0, 0))
-        several = np.flatnonzero(cells.sum(axis=0) >= FEWEST_CELLS)
+        is_all = window.on.all(axis=0)  # a node that every run used is not told from its cluster
+        several = np.flatnonzero((cells.sum(axis=0) >= FEWEST_CELLS) & ~is_all)
         if len(several):
             values = _log_e_values(window, several)
             index = int(np.argmax(values))
             if best is None or values[index] > best[0]:
                 best = float(values[index]), window.nodes[several[index]], window
-    return best and (best[1], best[2], best[0] >= _enough(len(evidence.nodes)))
+    return best and (best[1], best[2], best[0] >= _enough(len(windows[-1].nodes)))
 
 
 def _enough(nodes: int) -> float:
@@ -502,16 +560,19 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
             return None
     levels = evidence.per_level([column])
     effect = _effect(evidence, column, levels)
-    slow, elsewhere = _slow_cells(evidence, column, levels, effect.change) if effect else ({}, frozenset())
-    if effect is None or len(slow) < FEWEST_CELLS:
+    if effect is None:
         return None
-    of_node = [run for run in evidence.runs if node in run.nodes]
-    there = [run for run in of_node if run.series in slow]
+    slow, on_top, elsewhere = _slow_cells(evidence, column, levels, effect.change)
+    if len(slow) + len(on_top) < FEWEST_CELLS:
+        return None
+    of_node = _on_nodes(evidence.runs, alike)
+    there = [run for run in of_node if run.series in slow or run.series in on_top]
     since = min((run.at for run in there if run.change > effect.change / 2), default=there[0].at)
     return SlowNode(
         tuple(alike),
         replace(effect, since=since),
         slow,
+        on_top,
         len({run.series for run in of_node}),
         elsewhere,
         frozenset(run.job_name for run in of_node),
@@ -520,12 +581,12 @@ def _named(node: str, evidence: _Evidence) -> SlowNode | None:
 
 def _slow_cells(
     evidence: _Evidence, column: int, levels: _PerLevel, change: float
-) -> tuple[dict[Series, float], frozenset[Series]]:
+) -> tuple[dict[Series, float], dict[Series, float], frozenset[Series]]:
     """Return the change of each series that a node (an index) slows by about `change`.
 
-    `levels` is what the levels say about the node. Also returns which of these ran on other nodes after they
-    had run on it. A series that was confirmed as slower without the node is left out; one whose runs
-    since then all used the node belongs to it.
+    `levels` is what the levels say about the node. A series that was confirmed as slower or faster without
+    the node is in the second mapping, others are in the first, also those whose runs since then all used the
+    node. The set has those which ran on other nodes after they had run on it.
     """
     import numpy as np
 
@@ -533,26 +594,34 @@ def _slow_cells(
     known = np.flatnonzero(levels.known[:, 0])
     fits = np.zeros(len(evidence.first), bool)
     fits[known] = levels.log_ratios(np.array([size]), known, 0)[:, 0] > _CLEAR
-    slow, elsewhere = {}, set[Series]()
+    slow, elsewhere = dict[Series, float](), set[Series]()
+    newest = {run.series: run.level for run in sorted(evidence.runs, key=lambda run: run.at)}
+    moved = set[Series]()
     for number, run in enumerate(evidence.first):
         end = evidence.starts[number + 1] if number + 1 < len(evidence.starts) else len(evidence.runs)
         of_level = range(evidence.starts[number], end)
         on = [evidence.runs[index].change for index in of_level if evidence.on[index, column]]
         off = len(of_level) - len(on)
-        usual_elsewhere = run.is_usual or (
-            off > 0
-            and levels.elsewhere[number, 0]
-            < min(size / 2, _DOUBT * run.deviation * math.sqrt(1 / off + 1 / run.baseline_runs))
+        moved_elsewhere = not run.is_usual and (
+            run.level_runs > 0
+            or (
+                off > 0
+                and abs(levels.elsewhere[number, 0])
+                >= min(size / 2, _DOUBT * run.deviation * math.sqrt(1 / off + 1 / run.baseline_runs))
+            )
         )
-        if fits[number] and usual_elsewhere:
+        if moved_elsewhere and run.level == newest[run.series]:
+            moved.add(run.series)
+        if fits[number]:
             slow[run.series] = float(np.expm1(levels.step[number, 0]))
             if levels.paired[number, 0]:
                 elsewhere.add(run.series)
-        elif not run.is_usual and len(on) == len(of_level):
+        elif not run.is_usual and not run.level_runs and len(on) == len(of_level):
             mean = statistics.fmean(on)
             if abs(mean - size) < min(SLOW_T * run.deviation, size / 2):  # no noisy cell of another cause
                 slow[run.series] = math.expm1(mean)
-    return slow, frozenset(elsewhere)
+    on_top = {series: slow.pop(series) for series in moved & slow.keys()}
+    return slow, on_top, frozenset(elsewhere)
 
 
 def _effect(evidence: _Evidence, column: int, levels: _PerLevel) -> NodeEffect | None:
