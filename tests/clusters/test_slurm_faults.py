@@ -371,7 +371,7 @@ async def test_values_are_data_wherever_they_stand(
 ) -> None:
     canary = "canary"
     hostile = f"$(touch {canary}) `touch {canary}` ;touch {canary}; ' \" %j %% |& * \\n -x"
-    work_dir = str(tmp_path / hostile)
+    work_dir = str(tmp_path / hostile.replace("\\", ""))
     files = {f"$(touch {canary}) ;'.json": hostile + "\n$(id)\n", "--help": hostile}
     async with connect(make_slurm_config(work_dir=work_dir), slurm_of_session.connections) as cluster:
         plain = make_spec("plain", 'cat -- "$0" >/dev/null; pwd; cat -- --help', files=files)

@@ -1,4 +1,4 @@
-"""Recorded output of real squeues and saccts (22.05.8), and how steptime reads it."""
+"""Recorded output of real squeues and saccts (22.05, 23.11 and 26.05), and how steptime reads it."""
 
 from pathlib import Path
 
@@ -201,6 +201,28 @@ def test_no_text_breaks_the_reading(fields: list[str]) -> None:
     line = "|".join(["1", *fields])
     for job in read_records(line):
         assert record_status(job).state is JobState.UNKNOWN
+
+
+@pytest.mark.parametrize("version", ["23.11", "26.05"])
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_newer_slurms_are_read(version: str, command: str) -> None:
+    """From 23.02 on, squeue prints exit codes as sacct does."""
+    records = read_records((DATA / f"{command}-{version}.txt").read_text())
+    ends = {
+        record.name: (record.state, record.exit_code, record.signal, len(record.nodes)) for record in records
+    }
+    shown = {
+        "run-ok": ("COMPLETED", 0, 0, 1),
+        "nodir": ("COMPLETED", 0, 0, 1),
+        "exit3": ("FAILED", 3, 0, 1),
+        "kill9": ("FAILED", 0, 9, 1),
+        "cancelled": ("CANCELLED", 0, 15 if command == "squeue" else 0, 1),
+        "many": ("PENDING", 0, 0, 0),
+        "two": ("RUNNING", 0, 0, 2),
+    }
+    only_in_the_queue = dict.fromkeys(("waits", "held"), ("PENDING", 0, 0, 0))
+    only_in_the_queue["never"] = ("CANCELLED", 0, 0, 0)
+    assert ends == (shown | only_in_the_queue if command == "squeue" else shown)
 
 
 LINES: list[tuple[str, JobRecord]] = [

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from called import captured
+from pydantic import ValidationError
 from staged import staged_files
 
 from recorders.nemo.settings_record import load
@@ -285,3 +286,9 @@ def test_a_second_signal_does_not_interrupt_the_record_of_the_end(two_ranks: Run
 
     (record,) = Path(spec.directory).glob("*.json")
     assert json.loads(record.read_text())["exit_code"] == done.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(("path", "why"), [("/a\nb", "non-printable"), ("/a\\b", "backslash")])
+def test_a_folder_that_slurm_cannot_print_is_refused(path: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        site(work_dir=path)

@@ -167,7 +167,9 @@ class Site(ClusterConfig):
 
     @field_validator("work_dir")
     @classmethod
-    def _in_one_line(cls, value: str) -> str:
+    def _is_path_for_slurm(cls, value: str) -> str:
         if not value.isprintable():
             raise ValueError("has a non-printable character, which breaks the output of squeue and sacct")
+        if "\\" in value:
+            raise ValueError("has a backslash, which Slurm leaves out of the paths of logs")
         return value

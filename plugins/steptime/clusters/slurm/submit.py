@@ -139,12 +139,8 @@ def _options(spec: JobSpec) -> list[str]:
         *("--parsable", "--no-requeue", "--kill-on-invalid-dep=yes", "--export=ALL"),
         f"--job-name={spec.name}",
         f"--chdir={spec.directory}",
-        f"--output={_as_pattern(spec.log_path)}",
+        # Slurm replaces %j and others in this path.
+        f"--output={spec.log_path.replace('%', '%%')}",
         f"--time={math.ceil(spec.time_limit_s / 60)}",
         posixpath.join(spec.directory, "job.sh"),
     ]
-
-
-def _as_pattern(path: str) -> str:
-    """Escape a path for `--output`, where Slurm replaces %j and others unless the path has a backslash."""
-    return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")
