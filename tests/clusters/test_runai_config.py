@@ -9,9 +9,8 @@ import yaml
 from pydantic import ValidationError
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.runai.answers import Project
 from steptime.clusters.runai.cluster import RunaiConfig, connect
-from steptime.clusters.runai.workloads import workload_name, workload_request
+from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import UserError
 
 from .conftest import MakeRunaiConfig
@@ -74,64 +73,3 @@ async def test_a_project_is_needed(
 
     with pytest.raises(UserError, match=message):
         await connect(make_runai_config(project=of_file), connection).__aenter__()
-
-
-@pytest.mark.parametrize("gpus", [0, 8, 16])
-def test_the_whole_request_for_a_workload(make_runai_config: MakeRunaiConfig, gpus: int) -> None:
-    """Run:ai never tries a job again by itself, and 16 GPUs are a master and a worker."""
-    config = make_runai_config(
-        image="site/base:1",
-        gpus_per_node=8,
-        gpu_type="h100",
-        grace_s=45,
-        node_pools=["fast", "slow"],
-        pvcs=[
-            {"claim": "home", "path": "/data"},
-            {"claim": "models", "path": "/models", "read_only": True, "name": "weights"},
-        ],
-        work_dir="/data/steptime",
-    )
-    kind, request = workload_request(
-        config,
-        Project.model_validate({"id": "7", "name": "team", "clusterId": "c-1"}),
-        job_name="job",
-        start_script="/data/steptime/start.sh",
-        gpus=gpus,
-        image="nemo:25.04" if gpus else None,
-        variables={"NCCL_DEBUG": "INFO"},
-        annotations={"steptime/job": "job"},
-    )
-    pods = 2 if gpus == 16 else 1
-    spec = {
-        "image": "nemo:25.04" if gpus else "site/base:1",
-        "command": "bash",
-        "args": "/data/steptime/start.sh",
-        "environmentVariables": [
-            {"name": "NCCL_DEBUG", "value": "INFO"},
-            {"name": "STEPTIME_PODS", "value": str(pods)},
-            {"name": "STEPTIME_NODE", "podFieldRef": {"path": "spec.nodeName"}},
-        ],
-        "annotations": [{"name": "steptime/job", "value": "job"}],
-        "storage": {
-            "pvc": [
-                {"claimName": "home", "path": "/data", "existingPvc": True},
-                {"claimName": "models", "path": "/models", "existingPvc": True}
-                | {"name": "weights", "readOnly": True},
-            ]
-        },
-        **{"backoffLimit": 0, "restartPolicy": "Never", "terminateAfterPreemption": True},
-        "terminationGracePeriodSeconds": 45,
-        "nodePools": ["fast", "slow"],
-    }
-    if gpus:
-        spec["compute"] = {"gpuDevicesRequest": 8, "largeShmRequest": True}
-    if pods == 2:
-        spec |= {"distributedFramework": "PyTorch", "numWorkers": 1}
-    expected = {
-        "name": workload_name("job"),
-        "useGivenNameAsPrefix": False,
-        "projectId": "7",
-        "clusterId": "c-1",
-    }
-    expected |= {"spec": spec} | ({"masterSpecSameAsWorker": True} if pods == 2 else {})
-    assert (kind, request) == ("distributed" if pods == 2 else "trainings", expected)

@@ -52,6 +52,36 @@ def test_a_password_is_offered_only_if_the_connection_has_one() -> None:
     assert "password" not in read_login(without).options
 
 
+def test_the_whole_login_without_an_ssh_config() -> None:
+    """Nothing of this user's own is used or passed on: no agent, no environment, no ssh_config."""
+    login = read_login(connection(host_key=HOST_KEY, private_key=PRIVATE_KEY), "jump host")
+    options = dict(login.options)
+    assert options.pop("client_keys") == [KEY]
+    assert [len(keys) for keys in options.pop("known_hosts")] == [1, 0, 0]
+    assert options == {
+        **{"host": "login.example.org", "port": 22, "username": "me", "password": "s3cret"},
+        **{"passphrase": None, "config": None, "connect_timeout": None, "keepalive_interval": 15},
+        **{"send_env": None, "env": None, "agent_forwarding": False, "x11_forwarding": False},
+        **{"command": None, "request_pty": False},
+    }
+    assert login.title == "the jump host login.example.org:22 (connection 'dgx')"
+    assert (login.timeout_s, login.jumps, login.certificates) == (15, (), ())
+    assert login.remedy == (
+        "put what 'ssh-keyscan login.example.org' prints behind the host's name into host_key in the extra "
+        "of connection 'dgx', once its administrator has confirmed it."
+    )
+
+
+def test_a_port_and_a_time_limit_of_the_connections_own() -> None:
+    own = dataclasses.replace(
+        connection(host_key=f"{HOST_KEY.strip()} me@host", conn_timeout="2.5"), port=2222
+    )
+    login = read_login(own)
+    assert (login.port, login.timeout_s) == (2222, 2.5)
+    assert login.title == "the login node login.example.org:2222 (connection 'dgx')"
+    assert login.remedy.startswith("put what 'ssh-keyscan -p 2222 login.example.org' prints behind")
+
+
 def test_several_host_keys_and_authorities() -> None:
     """Login nodes may have a key each; the SSH provider uses the first."""
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()

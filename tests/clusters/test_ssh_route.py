@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.slurm import ssh, ssh_login
+from steptime.clusters.slurm import ssh, ssh_login, ssh_route
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError
 
 from .conftest import eventually
-from .ssh_site import SECRET, Host, Open, Site, Way, connection, where
+from .ssh_site import SECRET, Host, Open, Site, Way, connection, known, where
 
 
 @pytest.mark.long
@@ -237,3 +237,35 @@ async def test_a_login_node_that_stops_answering_is_given_up_for_the_next(
     way.outer.freeze()
     with pytest.raises(SystemFailure, match=f"on the login node {both[0]} .*: no answer in 1 s"):
         await node.read(str(tmp_path / "file"), 0, 9)
+
+
+BROKEN, AWAY, REFUSED = UserError("no such key"), OutOfReach("gone"), LoginRefused("not you")
+
+
+@pytest.mark.parametrize(
+    ("failures", "kind"),
+    [
+        ([BROKEN, UserError("no host")], UserError),
+        ([BROKEN, REFUSED], LoginRefused),
+        ([REFUSED, BROKEN], LoginRefused),
+        ([BROKEN, AWAY], OutOfReach),
+        ([AWAY, BROKEN], OutOfReach),
+        ([AWAY, REFUSED], OutOfReach),
+    ],
+)
+async def test_only_what_no_node_can_mend_ends_the_tries(
+    failures: list[UserError | OutOfReach], kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(failures)
+
+    async def through(*_: object) -> None:
+        raise next(left)
+
+    monkeypatch.setattr(ssh_route, "_through", through)
+    here = Connection(name="dgx", kind="ssh", host="login", login="me", password="")
+    with pytest.raises((UserError, OutOfReach)) as refused:
+        await ssh_route.reach("dgx", known({"dgx": here}), ("login1", "login2"))
+    assert type(refused.value) is kind
+    assert str(refused.value) == (
+        f"no login node of connection 'dgx' can be used: {'; '.join(map(str, failures))}"
+    )

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kept import assert_kept
 
 from steptime.errors import SystemFailure
+from steptime.mini_slurm import config_files
 from steptime.mini_slurm import layout as layouts
 
 SHORT = Path("/srv/steptime")
@@ -89,3 +91,29 @@ def test_the_clusters_python_is_that_of_steptime(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     assert layouts.program(name) == str(Path(sys.executable).parent / name)
+
+
+def test_the_files_of_its_daemons_are_as_reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an intended change, rewrite them with STEPTIME_UPDATE_GOLDEN=1 and review `git diff`."""
+    home = tmp_path / "a home with blanks"
+    layouts.prepare(home)
+    layout = layouts.choose(home).model_copy(update={"ports": layouts.Ports(first=7001)})
+    monkeypatch.setattr(config_files, "_address", lambda: "127.0.1.1")
+    monkeypatch.setattr("socket.gethostname", lambda: "head.example.org")
+    monkeypatch.setattr(config_files, "user", lambda: "maria")
+    monkeypatch.setattr(config_files, "search_path", lambda: "/usr/sbin:/usr/bin")
+    try:
+        config_files.write_all(layout)
+        etc = layout.root / "etc"
+        shown = [f"== {name}\n{(etc / name).read_text().strip()}" for name in config_files._FILES]
+        modes = {
+            path.name: f"{path.stat().st_mode & 0o777:o}"
+            for folder in ("etc", "ssh")
+            for path in sorted((layout.root / folder).iterdir())
+        }
+    finally:
+        layouts.remove_link(home, layout)
+    text = "\n\n".join([*shown, f"== modes\n{modes}"]) + "\n"
+    for word, place in {str(layout.root): "ROOT", str(home): "HOME", sys.executable: "PYTHON"}.items():
+        text = text.replace(word, place)
+    assert_kept("mini-slurm.txt", text)

@@ -207,7 +207,7 @@ async def test_another_python_has_an_environment_of_its_own(new_staging: NewStag
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
         (
             "ERROR: No matching distribution found for torch==9",
-            "a package was not found; is the package index",
+            "a package was not found: the package index",
         ),
         ("  cause: Because absent was not found in the package registry and", "a package was not found"),
         ("Segmentation fault", "exit code 7"),

@@ -249,7 +249,7 @@ def _venv_failure(cluster: str, target: str, built: ScriptEnd) -> str:
     if "No space left on device" in output or "Disk quota exceeded" in output:
         why = "the disk is full; an environment needs about 3 GB"
     elif "No matching distribution" in output or "not found in the package registry" in output:
-        why = "a package was not found; is the package index reachable from there?"
+        why = "a package was not found: the package index must be reachable from there"
     else:
         why = f"exit code {built.exit_code}"
     return (
