@@ -84,7 +84,7 @@ test-compose: setup ## the team deployment by its page on a Docker engine, then 
 	$(BIN)/python tests/compose/deployment.py
 
 test-bare: ## make check, and the commands of README and the guide, in containers of Debian and Ubuntu; skipped without Docker
-	for each in "check bookworm" "pages bookworm" "check trixie" "demo trixie" "check noble" "demo noble"; do set -- $$each; \
+	for each in "check bookworm" "pages bookworm" "check trixie" "demo trixie" "check noble" "demo noble" "slurm noble"; do set -- $$each; \
 	  python3 tests/bare/bare_machine.py $$1 --debian $$2 $(if $(PYTHON),--python $(PYTHON)) || exit 1; done
 
 test-versions: setup ## the wheel in each supported Airflow: AIRFLOWS='3.1 3.2' PYTHONS=3.12 for some of them

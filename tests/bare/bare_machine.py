@@ -3,6 +3,7 @@
     tests/bare/bare_machine.py check [--debian trixie]     make check, as a plain user with a long name
     tests/bare/bare_machine.py demo [--debian trixie]      make demo, as the same user
     tests/bare/bare_machine.py pages [--debian trixie]     the commands of README and the guide, in order
+    tests/bare/bare_machine.py slurm [--debian noble]      the tests on the Slurm of that release
 
 The container is made by debootstrap, and runs a fresh clone of the last commit. Only Python's own library is
 used here, as this runs before anything is installed.
@@ -202,7 +203,15 @@ def follow_pages(machine: BareMachine) -> None:
         _say(f"NOT RUN HERE: {page}, as {reason}")
 
 
-_STEPS = {"check": check, "demo": demo, "pages": follow_pages}
+def try_slurm(machine: BareMachine) -> None:
+    """The tests of the backend pass on this release's Slurm."""
+    succeed_with_packages(machine, "make test-packages setup")
+    marked = "slurm and not (exhaustive or end_to_end or browser)"
+    folders = "tests/clusters tests/mini_slurm"
+    machine.succeed(f".venv/bin/pytest -n 3 --dist loadgroup -m '{marked}' {folders}", USER)
+
+
+_STEPS = {"check": check, "demo": demo, "pages": follow_pages, "slurm": try_slurm}
 
 
 def _say(sentence: str) -> None:
