@@ -13,10 +13,12 @@ _FIELDS = (
     *("index", "name", "memory.total", "memory.free", "power.limit", "power.default_limit"),
     *("clocks.applications.graphics", "clocks.default_applications.graphics"),
     "ecc.errors.uncorrected.volatile.total",
-    "clocks_throttle_reasons.hw_thermal_slowdown",
-    "clocks_throttle_reasons.hw_power_brake_slowdown",
+    "clocks_event_reasons.hw_thermal_slowdown",
+    "clocks_event_reasons.hw_power_brake_slowdown",
 )
 """Fields of `nvidia-smi --help-query-gpu`, in MiB, W and MHz; missing values are `[N/A]`."""
+CLOCK_REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
+"""First word of the fields with the reasons for low clocks: in current drivers, and in R525 and before."""
 
 _BROKEN_GPU = {
     8: "a GPU's external power cables are not attached",
@@ -102,7 +104,14 @@ def gpus_here() -> list[Gpu]:
         NodeFault: nvidia-smi reports a broken GPU.
         CannotTell: nvidia-smi is missing, or does not support the query.
     """
-    table = run_tool(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    current, old = CLOCK_REASONS
+    query = f"--query-gpu={','.join(_FIELDS)}"
+    try:
+        table = run_tool(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+    except CannotTell as error:
+        if f'"{current}' not in str(error):
+            raise
+        table = run_tool(["nvidia-smi", query.replace(current, old), "--format=csv,noheader,nounits"])
     return [_gpu([field.strip() for field in line.split(",")]) for line in table.splitlines()]
 
 
@@ -195,8 +204,8 @@ def _gpu(row: list[str]) -> Gpu:
         clock_mhz=number(values["clocks.applications.graphics"]),
         default_clock_mhz=number(values["clocks.default_applications.graphics"]),
         uncorrected_ecc_errors=number(values["ecc.errors.uncorrected.volatile.total"]),
-        slowed_by_heat=values["clocks_throttle_reasons.hw_thermal_slowdown"] == "Active",
-        slowed_by_power_brake=values["clocks_throttle_reasons.hw_power_brake_slowdown"] == "Active",
+        slowed_by_heat=values["clocks_event_reasons.hw_thermal_slowdown"] == "Active",
+        slowed_by_power_brake=values["clocks_event_reasons.hw_power_brake_slowdown"] == "Active",
     )
 
 

@@ -37,8 +37,7 @@ _FIELDS = (
     *("index", "power.draw", "clocks.sm", "clocks.mem", "temperature.gpu"),
     *("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total"),
 )
-_REASONS_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""Names of the field with the reasons for low clocks: in current drivers, and in R525 and before."""
+_REASONS_FIELDS = tuple(f"{name}.active" for name in gpu_health.CLOCK_REASONS)
 _REASONS = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",

@@ -32,6 +32,7 @@ def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
     told = {
         "none": [],
         "tells nothing": [],
+        "old driver": [],
         "missing": ["nvidia-smi shows 7 GPUs, and 8 are needed"],
         "wrong type": ["GPU 3 is 'NVIDIA A100-SXM4-80GB', and H100 is planned"],
         "uncorrected ECC": ["GPU 3 has 2 uncorrected ECC errors"],
