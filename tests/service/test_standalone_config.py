@@ -1,15 +1,18 @@
 """The `airflow.cfg` of `steptime up`."""
 
 import configparser
+import json
 import sys
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from kept import assert_kept
 from sqlalchemy import create_engine, text
 
 from steptime.service.standalone_config import child_environment, write_config
 from steptime.service.supervisor import LONGEST_PAUSE_S
+from steptime.settings import dags_dir
 
 
 def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigParser, tmp_path: Path) -> None:
@@ -19,6 +22,19 @@ def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigPar
         assert connection.execute(text("PRAGMA busy_timeout")).scalar_one() == 20_000
     engine.dispose()
     assert (tmp_path / "airflow/airflow.db").is_file(), "the time limit is not part of the file's name"
+
+
+def test_airflow_cfg_is_as_reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an intended change, rewrite it with STEPTIME_UPDATE_GOLDEN=1 and review `git diff`."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    path = write_config(8123)
+    text = path.read_text()
+    for secret in json.loads((tmp_path / "airflow" / "keys.json").read_text()).values():
+        assert secret in text
+        text = text.replace(secret, "SECRET")
+    assert_kept("airflow.cfg", text.replace(str(dags_dir()), "DAGS").replace(str(tmp_path), "HOME"))
+    private = ("airflow.cfg", "keys.json", "passwords.json")
+    assert [(path.parent / name).stat().st_mode & 0o777 for name in private] == [0o600] * 3
 
 
 def test_tasks_ask_for_longer_than_a_dead_api_server_may_be_away(airflow_cfg: ConfigParser) -> None:
