@@ -151,26 +151,6 @@ def test_a_run_becomes_a_result_when_it_is_published(
         before = [row]
 
 
-@pytest.mark.parametrize(
-    ("task_id", "without", "before"),
-    [
-        ("stage", {"plan": None}, "check_params"),
-        ("performance_runs", {"returned": None}, "check_params"),
-        ("performance.submit", {"run": "x", "staged": None}, "stage"),
-        ("performance.validate", {"handle": None}, "parse"),
-        ("performance.publish", {"handle": None}, "validate"),
-        ("report", {"plan": None}, "check_params"),
-    ],
-)
-@pytest.mark.usefixtures("home")
-def test_a_task_that_was_marked_as_success_is_named(
-    task_id: str, without: dict[str, Any], before: str, make_context: MakeContext
-) -> None:
-    """It has returned nothing, and no retry of the next task can change that."""
-    with pytest.raises(AirflowFailException, match=f"'{before}' returned nothing, .* clear '{before}'"):
-        task_of(task_id, **without).execute(make_context())
-
-
 def test_only_a_checkpoint_below_the_folder_of_the_job_that_saved_it_is_removed(
     submission: Submit, make_context: MakeContext, home: Path, tmp_path: Path
 ) -> None:

@@ -243,6 +243,9 @@ def test_a_run_that_succeeds_in_its_second_attempt(tasks: Tasks, staged: StagedF
 def test_what_a_task_needs_is_missing(tasks: Tasks) -> None:
     tasks.options["conf"] = {"gpus": "0"}
     tasks.run("of a run that cannot be", "check_params")
+    tasks.run("nothing was planned", "stage", plan=None)
+    tasks.run("nothing was planned", "performance_runs", returned=None)
+    tasks.run("nothing was staged", "performance.submit", run="x", staged=None)
     tasks.run("before there is a job", "performance.wait", submitted=None)
     tasks.run("before there is a job", "performance.parse")
     tasks.run("before there is a job", "performance.end")

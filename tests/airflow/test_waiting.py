@@ -135,12 +135,6 @@ def test_a_cleared_wait_for_a_job_that_its_cluster_does_not_know_now_goes_on_wai
     assert (deferred.value.trigger.job, noted(name).ended_at) == (name, None)
 
 
-@pytest.mark.long
-def test_a_wait_without_a_job_says_what_to_clear(make_context: MakeContext, home: Path) -> None:
-    with pytest.raises(AirflowFailException, match="clear 'submit'"):
-        task_of("performance.wait", submitted=None).execute(make_context())
-
-
 def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
     submission: Submit, make_context: MakeContext
 ) -> None:
