@@ -329,6 +329,10 @@ class _Reasons:
         """Return no logs."""
         return {}
 
+    def lost_jobs(self, **_: float) -> list[dict[str, Any]]:
+        """Return no jobs."""
+        return []
+
     def failed_checks(self, names: Collection[str]) -> dict[str, list[str]]:
         """Return the reason of each run."""
         return {name: [reason] for name in names if (reason := self.reasons[name])}

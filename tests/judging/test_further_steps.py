@@ -21,11 +21,10 @@ def test_slower_runs_after_a_gap_are_no_drift_through_it() -> None:
     weeks = [*range(12), 24, 25, 26]
     seconds = [number / 100 for number in USUAL] + [1.052, 1.049, 1.051]
     after = likely_ramp(seconds, [WEEK_S * week for week in weeks], "slower")
-    assert after is None or after.log_odds < 0
+    assert after is None
     drifting = [1 + 0.01 * max(0, week - 6) for week in range(15)]
     ramp = likely_ramp(drifting, [WEEK_S * week for week in range(15)], "slower")
     assert ramp is not None
-    assert ramp.log_odds > 0
     assert ramp.weekly == pytest.approx(0.01, abs=0.002)
 
 
@@ -33,7 +32,7 @@ def test_two_steps_within_weeks_are_no_drift() -> None:
     weeks = [*range(12), 12, 12.1, 12.2, 13, 14, 15]
     seconds = [number / 100 for number in USUAL] + [1.062, 1.058, 1.061, 1.112, 1.109, 1.111]
     found = likely_ramp(seconds, [WEEK_S * week for week in weeks], "slower")
-    assert found is None or found.log_odds < 0
+    assert found is None
 
 
 def test_a_faster_week_that_is_over_was_a_step_of_that_week() -> None:
@@ -113,7 +112,21 @@ def test_a_drift_has_no_cause_that_happens_to_lie_in_it(weekly: float, weeks: in
             one.drift is not None or one.onset.weekly is not None for one in told if one.onset or one.drift
         )
     assert gradual >= 2 * len(seeds)
-    assert named <= 2
+    assert named <= 3
+
+
+def test_a_second_step_two_weeks_after_the_first_is_rarely_called_a_drift() -> None:
+    drifting, seeds = 0, range(20)
+    for seed in seeds:
+        judged = planted_series(
+            seed,
+            STEP + 5,
+            lambda week: (1.06 if week >= STEP else 1.0) * (1.05 if week >= STEP + 2 else 1.0),
+            {},
+            fewest=STEP + 2,
+        )
+        drifting += sum(one.onset is not None and one.onset.weekly is not None for one in judged)
+    assert drifting <= 0.3 * 3 * len(seeds)
 
 
 def test_a_step_without_a_recorded_change_is_no_drift_because_others_were_recorded_before() -> None:

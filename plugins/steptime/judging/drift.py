@@ -143,8 +143,7 @@ def _step(
     clear = bool((special.stdtr(count - 2, -t) <= STEP_ALPHA * shares).any())
     if not (known or clear) or steps[int(np.argmin(residual))] <= 0:
         return None
-    ramp = likely_ramp(seconds.tolist(), times, "slower", changed)
-    if ramp is not None and ramp.log_odds > 0:
+    if likely_ramp(seconds.tolist(), times, "slower", changed) is not None:
         return None
     likely = likely_indexes(seconds.tolist(), range(indexes[0], indexes[-1] + 1), "slower", changed)
     return likely if seconds[likely[0] :].mean() / seconds[: likely[0]].mean() - 1 >= LEAST_CHANGE else None

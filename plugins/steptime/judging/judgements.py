@@ -317,7 +317,7 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
         seconds, changed = [run.seconds for run in runs[begin:end]], records.notable(names[begin:end])
         times = [run.row["submitted_at"] for run in runs[begin:end]]
         ramp = likely_ramp(seconds, times, series_state.direction, changed)
-        if ramp is not None and ramp.log_odds > 0:
+        if ramp is not None:
             indexes = (begin + ramp.at, begin + ramp.earliest, begin + ramp.latest)
             return replace(judgement, onset=Onset.of(runs, indexes, weekly=ramp.weekly))
         found = likely_indexes(

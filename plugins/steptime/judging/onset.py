@@ -17,6 +17,8 @@ CHANGE_ODDS = 30.0
 version of steptime do not count: they change all the time."""
 SHORTEST_RAMP_S = 3.5 * WEEK_S
 """A ramp is told from a step if it lasts four weeks, give or take some days between weekly runs."""
+RAMP_ODDS = 3.0
+"""How many times likelier than steps a ramp must be: most series jump rather than drift."""
 _SECOND_STEP = 0.1
 """How often a step is followed or preceded by another within the runs that are looked at."""
 _LARGE_STEP = 0.05
@@ -96,8 +98,6 @@ class Ramp:
     latest: int
     weekly: float
     """Relative change a week: 0.01 is 1 % slower each week."""
-    log_odds: float
-    """Logarithm of how many times likelier a ramp makes the runs than one step or two."""
 
 
 def likely_ramp(
@@ -106,7 +106,9 @@ def likely_ramp(
     direction: Direction,
     changed: Collection[int] = (),
 ) -> Ramp | None:
-    """Return the likeliest ramp between two levels; None if none of at least `SHORTEST_RAMP_S` fits.
+    """Return the likeliest ramp of at least `SHORTEST_RAMP_S` between two levels; None if it is no drift.
+
+    It is one if ramps make the runs `RAMP_ODDS` times as likely as one step or two.
 
     A gap between two runs of more than half a ramp could hide a step as well: such ramps are left out.
 
@@ -155,14 +157,14 @@ def likely_ramp(
         )
     ramps += places - np.logaddexp.reduce(places)
     of_ramps = np.logaddexp.reduce(ramps)
-    if not np.isfinite(of_ramps):
+    if of_ramps <= of_steps + math.log(RAMP_ODDS):
         return None
     best = int(np.argmax(ramps))
     of_first = np.bincount(firsts, np.exp(ramps - of_ramps), minlength=runs - 1)
     odds = {index + 1: float(probability) for index, probability in enumerate(of_first)}
     earliest, latest = _credible_range(odds)
     weekly = float(heights[best] * WEEK_S / lengths[best])
-    return Ramp(int(firsts[best]) + 1, earliest, latest, weekly, float(of_ramps - of_steps))
+    return Ramp(int(firsts[best]) + 1, earliest, latest, weekly)
 
 
 def _two_steps(off: Any, direction: Direction, odds_of_step: Any) -> float:
