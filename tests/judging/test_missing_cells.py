@@ -163,6 +163,38 @@ def test_a_job_that_left_no_log_has_failed(
     assert hidden.planned == 0
 
 
+def test_weeks_in_which_jobs_left_no_run_count_as_failed(
+    weeks: Store,
+    make_result: MakeResult,
+    ledger_job: Callable[..., LedgerJob],
+) -> None:
+    """Cell 8 left no run for three weeks, after a rejected one; cell 16 was rejected after two such weeks."""
+    lost = {"state": "failed", "reason": "no space"}
+
+    def add(gpus: int, week: int, **fields: Any) -> None:
+        at = NOW - 3600 - week * WEEK_S
+        of_cell = {"run": run(make_result, gpus, 0).run, "created_at": at, "ended_at": at + 60}
+        ledger.add(ledger_job(f"{gpus}-{week}", **of_cell, dag_run_id=str(week), **fields))
+
+    stored.write(weeks, run(make_result, 8, 4))
+    stored.write(weeks, run(make_result, 8, 3, cause=MEMORY))
+    stored.write(weeks, run(make_result, 16, 0, cause=MEMORY))
+    for gpus, week in ((8, 2), (8, 1), (8, 0), (16, 2), (16, 1)):
+        add(gpus, week, **lost)
+    add(4, 0, state="cancelled")
+    said = {
+        8: "failed: no space; it fails for the fourth week",
+        16: f"failed: {MEMORY}; it fails for the third week",
+    }
+    for found in (compare_since(weeks, NOW - WEEK_S), compare_sweep(weeks, "weekly-h")):
+        assert found.completeness is not None
+        assert {*found.completeness.remarks} >= {f"tiny·fp32·{gpus} {told}" for gpus, told in said.items()}
+    for gpus, told in said.items():
+        missing = find_missing(weeks, Series.from_run(run(make_result, gpus, 0).run), NOW)
+        assert missing is not None
+        assert missing.sentence == told
+
+
 def test_command_line_and_report_print_the_same(weeks: Store) -> None:
     shown = CliRunner().invoke(app, ["results", "compare"], catch_exceptions=False).stdout
     as_json = json.loads(
@@ -226,8 +258,8 @@ def test_every_count_of_the_line_and_of_json(make_result: MakeResult) -> None:
     assert found.remarks == [
         f"tiny·fp32·1 failed: {MEMORY}",
         f"the second failed 3 times, the newest: {MEMORY}",
-        f"tiny·fp32·4 failed: {NCCL}; it fails for the fifth week",
-        f"tiny·fp32·8 failed 2 times, the newest: {NCCL}; it fails for 6 weeks",
+        f"tiny·fp32·4 failed: {NCCL}; it has failed for more than four weeks",
+        f"tiny·fp32·8 failed 2 times, the newest: {NCCL}; it has failed for more than four weeks",
         "tiny·fp32·16 did not run: it waits; it ran last on 2026-09-21",
         "tiny·fp32·32 did not run: it waits; it has never run",
         f"tiny·fp32·64 failed: {MEMORY}; it fails for the second week",

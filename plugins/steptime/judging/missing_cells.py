@@ -44,7 +44,7 @@ _UNUSUAL_DEVIATION = 1.5
 """Least relative deviation of an alternating cell, as a multiple of the median over all cells."""
 _NAMED = 4
 """Most cells with one cause that the line names."""
-_ORDINALS = ("first", "second", "third", "fourth", "fifth")
+_ORDINALS = ("first", "second", "third", "fourth")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class MissingCell:
     last_ran: float | None
     """Unix time at which its newest run was submitted, or its newest job created; None if it never ran."""
     weeks: int = 1
-    """In how many weeks in a row it has failed, the newest included."""
+    """In how many weeks in a row it has failed, the newest included; more than four are not counted."""
 
     @property
     def sentence(self) -> str:
@@ -77,7 +77,7 @@ class MissingCell:
         if self.weeks == 1:
             return ""
         if self.weeks > len(_ORDINALS):
-            return f"; it fails for {self.weeks} weeks"
+            return "; it has failed for more than four weeks"
         return f"; it fails for the {_ORDINALS[self.weeks - 1]} week"
 
 
@@ -218,11 +218,7 @@ def completeness(
     """
     attempts, earlier = by_series(ran), by_series(before)
     planned = (series for series in planned if series.is_judged)
-    jobs: dict[Series, list[Row]] = defaultdict(list)
-    for job in lost:
-        series = Series.from_run(Run.model_validate(job["run"]))
-        if series.is_judged and job["state"] != "cancelled":
-            jobs[series].append(job)
+    jobs = _by_series(lost)
     known = (*attempts, *_cells_of_sweeps(ran, before, now), *planned, *judged, *jobs)
     cells = dict.fromkeys(series for series in known if series.has(only))
     failed, failed_since, not_run, without_log, without_a_number = [], [], [], [], 0
@@ -232,22 +228,34 @@ def completeness(
             failed_since.append((series, rejected))
         elif rejected and len(rejected) == len(attempts[series]):
             failed.append((series, rejected))
-        elif series not in attempts and series not in judged and jobs[series]:
-            without_log.append(_lost(series, jobs[series]))
+        elif series not in attempts and series not in judged and series in jobs:
+            without_log.append((series, jobs[series]))
         elif series not in attempts and series not in judged:
             not_run.append(_not_run(series, ran, earlier.get(series, ())))
         elif series not in judged:
             without_a_number += 1
     causes = rejection_causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
+    since = min((row["submitted_at"] for _, rows in failed for row in rows), default=math.inf)
+    since = min(since, *(row["created_at"] for _, rows in without_log for row in rows), math.inf)
+    lost_before = _lost_jobs(store, since - LOOK_BACK_S) if failed or without_log else {}
     insufficient = sum(state.state == "insufficient history" for state in judged.values())
     alternating = _alternating(recent_seconds(store, LEVEL_RUNS) if recent is None else recent, judged)
     return Completeness(
         judged=len(judged) - insufficient,
         insufficient_history=insufficient,
         without_a_number=without_a_number,
-        failed=(*(_failed(series, rows, causes, earlier) for series, rows in failed), *without_log),
+        failed=(
+            *(
+                _failed(series, rows, causes, earlier.get(series, ()), lost_before.get(series, ()))
+                for series, rows in failed
+            ),
+            *(
+                _lost(series, rows, earlier.get(series, ()), lost_before.get(series, ()))
+                for series, rows in without_log
+            ),
+        ),
         not_run=tuple(not_run),
-        failed_since=tuple(_failed(series, rows, causes, {}) for series, rows in failed_since),
+        failed_since=tuple(_failed(series, rows, causes) for series, rows in failed_since),
         too_noisy=tuple(
             series for series, state in judged.items() if _too_noisy(state) and series not in alternating
         ),
@@ -264,8 +272,12 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
     now = time.time() if now is None else now
     since = now - WEEK_S
     rows = store.results(include_rejected=True, limit=_NEWEST_RUNS, **series.key)
-    if rejected := _newest_rejected(rows):
-        return _failed(series, rejected, rejection_causes(store, rejected[:1]), {})
+    rejected = _newest_rejected(rows)
+    begin = min(since, rejected[0]["submitted_at"]) if rejected else since
+    jobs = list_lost_jobs(store, series, begin - LOOK_BACK_S)
+    newest = [job for job in jobs if job["created_at"] >= since]
+    if rejected and (rejected[0]["submitted_at"] >= since or not newest):
+        return _failed(series, rejected, rejection_causes(store, rejected[:1]), rows, jobs)
     sweep = rows[0]["sweep"] if rows else None
     if sweep is None or rows[0]["submitted_at"] >= since:
         return None
@@ -274,8 +286,7 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
     before = [row for row in of_sweep if row["submitted_at"] < since]
     if series not in _cells_of_sweeps(ran, before, now):
         return None
-    jobs = list_lost_jobs(store, series, since)
-    return _lost(series, jobs) if jobs else _not_run(series, ran, rows)
+    return _lost(series, newest, rows, jobs) if newest else _not_run(series, ran, rows)
 
 
 def list_lost_jobs(store: Store, series: Series, since: float | None = None) -> list[Row]:
@@ -283,8 +294,21 @@ def list_lost_jobs(store: Store, series: Series, since: float | None = None) -> 
 
     `since` is the Unix time from which on jobs count; None for all.
     """
-    jobs = (job for job in store.lost_jobs(since=since) if job["state"] != "cancelled")
-    return [job for job in jobs if Series.from_run(Run.model_validate(job["run"])) == series]
+    return _lost_jobs(store, since).get(series, [])
+
+
+def _lost_jobs(store: Store, since: float | None) -> dict[Series, list[Row]]:
+    return _by_series(store.lost_jobs(since=since))
+
+
+def _by_series(lost: Iterable[Row]) -> dict[Series, list[Row]]:
+    """Return jobs that left no run by series, newest first; without cancelled ones."""
+    jobs: dict[Series, list[Row]] = defaultdict(list)
+    for job in lost:
+        series = Series.from_run(Run.model_validate(job["run"]))
+        if series.is_judged and job["state"] != "cancelled":
+            jobs[series].append(job)
+    return dict(jobs)
 
 
 def find_cause(store: Store, row: Row) -> str | None:
@@ -396,18 +420,32 @@ def _failed(
     series: Series,
     rejected: Sequence[Row],
     causes: Mapping[str, str],
-    earlier: Mapping[Series, Sequence[Row]],
+    earlier: Sequence[Row] = (),
+    lost: Sequence[Row] = (),
 ) -> MissingCell:
-    newest, before = rejected[0], _newest_rejected(earlier.get(series, ()))
+    """Describe a cell whose newest runs were rejected; `earlier` runs and `lost` jobs tell since when."""
+    newest = rejected[0]
     cause = causes.get(newest["job_name"]) or newest["reason"] or "no reason is recorded"
-    ages = {round((newest["submitted_at"] - row["submitted_at"]) / WEEK_S) for row in (*rejected, *before)}
-    weeks = next(week for week in count() if week not in ages)
-    return MissingCell(series, cause, len(rejected), newest["job_name"], newest["submitted_at"], weeks)
+    at = newest["submitted_at"]
+    weeks = _weeks_failed(at, (*rejected, *earlier), lost)
+    return MissingCell(series, cause, len(rejected), newest["job_name"], at, weeks)
 
 
-def _lost(series: Series, jobs: Sequence[Row]) -> MissingCell:
+def _lost(series: Series, jobs: Sequence[Row], earlier: Sequence[Row], lost: Sequence[Row]) -> MissingCell:
+    """Describe a cell whose newest jobs left no run; `earlier` runs and `lost` jobs tell since when."""
     newest = jobs[0]
-    return MissingCell(series, newest["reason"] or newest["state"], len(jobs), None, newest["created_at"])
+    at, cause = newest["created_at"], newest["reason"] or newest["state"]
+    return MissingCell(series, cause, len(jobs), None, at, _weeks_failed(at, earlier, lost))
+
+
+def _weeks_failed(at: float, rows: Iterable[Row], lost: Iterable[Row]) -> int:
+    """Return in how many weeks in a row, up to `at` (Unix time), runs were rejected or jobs left no run."""
+    rows = list(rows)
+    valid = max((row["submitted_at"] for row in rows if row["state"] == "valid"), default=-math.inf)
+    failed = [row["submitted_at"] for row in _newest_rejected(rows)]
+    failed += [job["created_at"] for job in lost if valid < job["created_at"] <= at]
+    ages = {0, *(round((at - time_s) / WEEK_S) for time_s in failed)}
+    return next(week for week in count() if week not in ages)
 
 
 def _not_run(series: Series, ran: Iterable[Row], earlier: Sequence[Row]) -> MissingCell:
