@@ -325,8 +325,9 @@ def test_a_field_is_known_by_its_unit() -> None:
         "2026-07-11 21:03:15 | INFO | root | step {} | epoch 0 | loss 12.4 | tps 6924",
         "(TaskRunner pid=4411) step:{} - actor/pg_loss:0.021 - actor/grad_norm:0.12 - timing_s/step:41.2",
         "(head, rank=0, pid=4503) {{'loss': 0.6{}, 'grad_norm': 0.4, 'learning_rate': 0.0006, 'epoch': 0.1}}",
+        "steps: {} loss: 8.4100 iter time (s): 1.520 samples/sec: 21.333",
     ],
-    ids=["AutoModel", "verl", "Hugging Face"],
+    ids=["AutoModel", "verl", "Hugging Face", "DeepSpeed"],
 )
 def test_a_framework_that_is_not_read_is_said_to_be_that(line: str) -> None:
     log = read(*(f"{line.format(step)}\n" for step in range(9)))

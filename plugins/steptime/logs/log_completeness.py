@@ -20,7 +20,7 @@ _MOST_LISTED = 10_000
 """Maximum number of missing steps listed: a garbled number may cause a gap of billions."""
 
 _LIKE_A_STEP = re.compile(
-    rb"(?m)^.{0,200}?(?<!validate )(?:\b(?i:step|iter|iteration|global_step)\b.{0,3}?[ =:#'\"]{1,3}\d"
+    rb"(?m)^.{0,200}?(?<!validate )(?:\b(?i:steps?|iter|iteration|global_step)\b.{0,3}?[ =:#'\"]{1,3}\d"
     rb".{0,300}(?:\b[Ll]oss|_loss['\"]?[:=] ?[-\d.])|'loss': [\d'].{0,300}'epoch': ).{0,200}"
 )
 """A line with a number of a step, or with an epoch as Hugging Face prints it, and a loss."""
