@@ -255,11 +255,11 @@ class Sandbox:
 def names_batch(commit: str, sandbox: Sandbox) -> bool:
     """Return whether a Megatron-Bridge commit puts the actual global batch size into experiment names.
 
-    Until February 2026 the name had the batch size of the recipe's default number of GPUs.
+    Until February 2026 the name had the batch size of the recipe's default number of GPUs, not scaled.
     """
     text = (sandbox.bridges / commit / "scripts/performance/utils/utils.py").read_text(encoding="utf-8")
     function = text.partition("def get_exp_name_config(")[2].partition("\ndef ")[0]
-    return not function or "gbs_scaling_factor" in function
+    return not function or "gbs_scaling_factor" in function or "scaled_global_batch_size" in function
 
 
 def record_jobs(
