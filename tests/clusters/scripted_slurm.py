@@ -131,9 +131,12 @@ def _shown(result: Any) -> str:
 
 
 def squeue_line(job_id: int, state: str, **fields: object) -> str:
-    """Return a line of squeue; a field that is not given is that of a job `night` which has not begun."""
+    """Return a line of squeue; a field that is not given is that of a job `night` which has not begun.
+
+    Its exit code is of the form of Slurm 23.02 and later; the real Slurm of the tests may be an older one.
+    """
     shown = {
-        **{"exit": 0, "submitted": NOW - 100, "started": "N/A", "ended": "N/A", "nodes": ""},
+        **{"exit": "0:0", "submitted": NOW - 100, "started": "N/A", "ended": "N/A", "nodes": ""},
         **{"name": "night", "reason": "None", "directory": "", **fields},
     }
     return "|".join(map(str, [job_id, state, *shown.values()])) + "|\n"
@@ -141,4 +144,4 @@ def squeue_line(job_id: int, state: str, **fields: object) -> str:
 
 def sacct_line(job_id: int, state: str, **fields: object) -> str:
     """Return a line of sacct, as `squeue_line` does."""
-    return squeue_line(job_id, state, **{"exit": "0:0", **fields}).removesuffix("|\n") + "\n"
+    return squeue_line(job_id, state, **fields).removesuffix("|\n") + "\n"
