@@ -193,6 +193,8 @@ async def test_a_job_that_slurm_refuses(
     await tell(
         "it is not released", cluster.submit(spec), squeue=["", "", taken], sbatch="7", scontrol=(1, "no")
     )
+    other = taken.replace("|0:0|", "|none|")
+    await tell("squeue prints it otherwise", cluster.submit(spec), squeue=["", other, other], sbatch="7")
     await tell("squeue lacks it", cluster.submit(spec), sbatch="7")
     await tell("squeue is missing", connect().poll(["other"]), squeue=(127, "squeue: not found"))
     await tell(

@@ -290,6 +290,11 @@ class SlurmCluster:
             done = await self.run(argv, timeout_s=SUBMIT_TIMEOUT_S)
         if records := self._slurm.ours(read_records(done.stdout), [spec.name]).get(spec.name):
             return records[0]
+        if done.exit_code == 0:
+            raise SystemFailure(
+                f"job {spec.name} was submitted on {self.name}, but what squeue prints of it there cannot be "
+                f"read: '{one_line(done.stdout.strip(), at_most=500)}'"
+            )
         lines = spec.script.splitlines()
         from_file = [
             option for option in self._config.extra_options if f"#SBATCH {shlex.quote(option)}" in lines
