@@ -43,6 +43,8 @@ def test_addresses() -> None:
         else:
             with pytest.raises(UserError, match=f"'{re.escape(text)}' is not a host address: write host,"):
                 at_address(connection(), text)
+    of_another_port = dataclasses.replace(connection(), port=2200)
+    assert [at_address(of_another_port, text).port for text in ("login2", "login2:2222")] == [2200, 2222]
 
 
 def test_a_password_is_offered_only_if_the_connection_has_one() -> None:

@@ -41,7 +41,12 @@ def test_what_runs_on_the_cpu_is_a_tiny_size(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "full"), [("nemotron4-340b", "nemotron4-340b-25.12"), ("GPT-OSS-mlperf", "gpt-oss-mlperf-26.08")]
+    ("name", "full"),
+    [
+        ("nemotron4-340b", "nemotron4-340b-25.12"),
+        ("GPT-OSS-mlperf", "gpt-oss-mlperf-26.08"),
+        ("Llama3.1-25.04", "llama3.1-25.04"),
+    ],
 )
 def test_a_name_without_a_release_is_the_newest_one(name: str, full: str) -> None:
     assert load_workload(name).workload == full

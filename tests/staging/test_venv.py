@@ -14,8 +14,6 @@ from called import captured
 
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
-from steptime.staging import build_venv, stage
-from steptime.staging.scripts import ScriptEnd
 from steptime.staging.stage import stage_venv
 
 from .reported import Reported, child_running
@@ -192,60 +190,3 @@ async def test_another_python_has_an_environment_of_its_own(new_staging: NewStag
         old.chmod(0o755)
         pythons.add(await new_staging().by(old)())
     assert len(pythons) == 2
-
-
-# --- parts ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("last_line", "why"),
-    [
-        (
-            "error: Failed to install: No space left on device (os error 28)",
-            "the disk is full; an environment",
-        ),
-        ("OSError: [Errno 28] No space left on device", "the disk is full"),
-        (
-            "ERROR: No matching distribution found for torch==9",
-            "a package was not found: the package index",
-        ),
-        ("  cause: Because absent was not found in the package registry and", "a package was not found"),
-        ("Segmentation fault", "exit code 7"),
-    ],
-)
-def test_a_failure_says_why_and_shows_the_last_lines(last_line: str, why: str) -> None:
-    message = stage._venv_failure("here", "/venvs/x", ScriptEnd(7, ("line before", last_line)))
-    assert message.startswith(f"the trainer's environment /venvs/x could not be built on here: {why}")
-    assert message.endswith(f"line before\n{last_line}")
-
-
-@pytest.mark.parametrize(
-    ("torch", "output", "looks_at"),
-    [
-        ("torch==2.13.0+cpu\n", "No matching distribution found", "https://download.pytorch.org/whl/cpu"),
-        ("torch==2.11.0+cu130\n", "No matching distribution found", "https://download.pytorch.org/whl/cu130"),
-        ("torch==2.13.0\n", "No matching distribution found", None),
-        ("torch==2.13.0+cpu\n", "No space left on device", None),
-    ],
-)
-def test_pytorchs_own_index_is_the_second_choice(
-    tmp_path: Path, torch: str, output: str, looks_at: str | None
-) -> None:
-    calls: list[tuple[str, ...]] = []
-
-    def run(*argv: str) -> None:
-        calls.append(argv)
-        if len(calls) == 1:
-            raise build_venv._CommandFailedError(argv, 1, output)
-
-    if looks_at is None:
-        with pytest.raises(build_venv._CommandFailedError):
-            build_venv._install_torch(tmp_path, torch, run)
-        assert len(calls) == 1
-    else:
-        build_venv._install_torch(tmp_path, torch, run)
-        assert [call[-2:] for call in calls] == [
-            ("-r", str(tmp_path / "requirements-torch.txt")),
-            ("--extra-index-url", looks_at),
-        ]
-        assert all("--no-deps" in call for call in calls), "what it needs is in the lock, pinned"

@@ -127,15 +127,16 @@ def test_nodes_that_share_a_host(monkeypatch: pytest.MonkeyPatch, address: str) 
 def test_a_plan_for_the_cpu_hides_the_gpus_of_its_machine() -> None:
     program = (
         "import os; from types import SimpleNamespace as Of; from trainer.environment import prepare; "
-        "prepare(Of(threads=3, on_one_host=True), Of(gpu_type={!r}, backend='nemo')); "
+        "prepare(Of(threads=3, on_one_host={}), Of(gpu_type={!r}, backend='nemo')); "
         "names = ('CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'GLOO_SOCKET_IFNAME'); "
         "print([os.environ.get(name) for name in names])"
     )
     given = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "9"}
 
-    def prepared(gpu_type: str) -> str:
-        argv = [sys.executable, "-c", program.format(gpu_type)]
+    def prepared(gpu_type: str, *, on_one_host: bool = True) -> str:
+        argv = [sys.executable, "-c", program.format(on_one_host, gpu_type)]
         return captured(argv, env=given, cwd=Path(__file__).parents[2]).stdout.strip()
 
     assert prepared("cpu") == "['', '3', 'lo']"
+    assert prepared("cpu", on_one_host=False) == "['', '3', None]", "hosts meet over their network"
     assert prepared("h100") == "['0,1', '9', None]"

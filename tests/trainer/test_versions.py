@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer import versions
 from trainer.errors import TrainerError
 from trainer.versions import accepted, driver_version, has_option
 
@@ -20,6 +21,21 @@ def test_the_driver_tells_its_version(tmp_path: Path, text: str, version: str | 
 
     assert driver_version(tmp_path / "version") == version
     assert driver_version(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("nemo", "supported"),
+    [("2.1.9", False), ("2.2.0", True), ("2.7.3", True), ("2.8.0", False), ("3.2.0", False), ("dev", False)],
+)
+def test_the_oldest_and_the_newest_nemo_are_supported(
+    nemo: str, supported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "_version", lambda package: nemo if "nemo" in package else "0.15.3")
+    if supported:
+        versions.check_versions("nemo")
+    else:
+        with pytest.raises(TrainerError, match=f"NeMo {nemo} is installed here, but .* 2.2 to 2.7: choose"):
+            versions.check_versions("nemo")
 
 
 def test_an_option_that_the_release_has_not_is_refused() -> None:
