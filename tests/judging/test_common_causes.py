@@ -10,6 +10,7 @@ import pytest
 from steptime.durations import WEEK_S
 from steptime.judging import common_causes
 from steptime.judging.common_causes import CommonCause
+from steptime.judging.common_properties import common_property
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.node_effects import as_evidence, node_runs
 from steptime.judging.onset import Onset
@@ -61,6 +62,27 @@ def cells(*runs: Judgement | list[Judgement]) -> dict[Series, list[Judgement]]:
         Series.from_row(SERIES.key | {"size": f"{number}b"}): run if isinstance(run, list) else [run]
         for number, run in enumerate(runs)
     }
+
+
+def test_the_size_of_a_confirmed_change_is_that_of_the_runs_after_its_first() -> None:
+    """The run that raised the suspicion is chosen for being slow, so it does not count."""
+    state = judge(SeriesState("unchanged", baseline=Baseline(USUAL)), 1.5)
+    for seconds in (1.1, 1.2):
+        state = judge(state, seconds)
+    judgement = Judgement(SeriesRun({"job_name": "job"}, 1.2, ""), state)
+    assert (state.state, state.since) == ("confirmed", (1.5, 1.1, 1.2))
+    assert judgement.level_change == pytest.approx(1.15 / state.against.mean - 1)
+
+
+def test_a_property_of_which_half_of_the_cells_moved_is_a_common_one() -> None:
+    alike = [Series.from_row(SERIES.key | {"size": "8b", "gpus": 8 << number}) for number in range(5)]
+    others = [Series.from_row(SERIES.key | {"size": f"{number}b"}) for number in range(70, 90)]
+    moved = [alike[0], alike[3]]  # so that no range of GPU counts has these two alone
+    found = common_property(alike[0], moved, [*alike[:4], *others])
+    assert found is not None
+    assert found.words(moved, alike[:4]) == f"2 of 4 cells of 8b {SERIES.key['dtype']}"
+    moved = [alike[0], alike[4]]
+    assert common_property(alike[0], moved, [*alike, *others]) is None, "2 of 5"
 
 
 def without(_job: str, _change: str) -> bool:

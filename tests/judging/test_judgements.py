@@ -19,6 +19,7 @@ from steptime.judging.comparison import compare_since, compare_sweep
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import mark_notified
 from steptime.judging.judgements import accept, judge_all, run_writer
+from steptime.judging.placement import Placement
 from steptime.recipes.node_lists import fold_nodes
 from steptime.store import schema
 from steptime.store.database import read_connection, write_transaction
@@ -303,6 +304,11 @@ def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) ->
     at = 1e9 + number
     ended = JobStatus(state=JobState.SUCCEEDED, started_at=at, ended_at=at + 40, nodes=nodes)
     return make_result(f"run-{number}", step_times=[level] * 20, submitted_at=at, status=ended)
+
+
+@pytest.mark.parametrize(("nodes", "named"), [("b[1-8]", " (b[1-8])"), ("b[1-9]", "")])
+def test_many_nodes_are_not_named(nodes: str, named: str) -> None:
+    assert Placement("a1", (nodes,)).words == f" on other nodes{named}"
 
 
 @pytest.mark.long

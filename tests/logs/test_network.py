@@ -60,6 +60,15 @@ def test_the_node_that_falls_back_to_sockets_is_named() -> None:
     assert found.summary == "IB and Socket (sockets on gb-018), 3 rails"
 
 
+def test_the_node_with_the_most_rails_counts_whichever_speaks_last() -> None:
+    one = "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+    both = [log(IB, "Using network IB", hosts=("a",)), log(one, "Using network IB", hosts=("b",))]
+    for lines in (both, both[::-1]):
+        found = read(*lines)
+        assert found is not None
+        assert found.summary == "IB, 3 rails"
+
+
 def test_many_nodes_are_counted() -> None:
     found = read(log("Using network Socket", hosts=tuple(f"n{number}" for number in range(9))))
     assert found is not None

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
+from steptime.airflow_addresses import RUN_ROUTE
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import find_incident
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
@@ -521,6 +522,14 @@ async def test_pages_allow_nothing_from_elsewhere(pages: FastAPI) -> None:
             assert rule in policy
         assert response.headers["X-Content-Type-Options"] == "nosniff"
         assert response.headers["Cache-Control"] == "no-cache", "else a new release would not be seen"
+
+
+def test_airflow_links_to_the_pages_from_its_menu_and_from_each_dag_run() -> None:
+    menu, dag_run = SteptimePlugin.external_views
+    icon = {"name": "Step times", "icon": "steptime/static/icon.svg"}
+    assert menu == {**icon, "href": "steptime/", "destination": "nav", "url_route": "step-times"}
+    address = "steptime/?dag_id={DAG_ID}&dag_run_id={RUN_ID}"
+    assert dag_run == {**icon, "href": address, "destination": "dag_run", "url_route": RUN_ROUTE}
 
 
 @pytest.mark.parametrize(

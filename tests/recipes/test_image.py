@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.errors import UserError
-from steptime.recipes.image import parse_image
+from steptime.recipes.image import nemo_release, parse_image
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -91,3 +91,20 @@ def test_other_text_is_refused_or_gives_one_plain_file_name(text: str) -> None:
     except UserError:
         return
     assert re.fullmatch(r"[a-z0-9][A-Za-z0-9_.+-]*", stem)
+
+
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [
+        ("nvcr.io/nvidia/nemo:25.04.01", (25, 4)),
+        ("registry.example.org/copies/nemo:26.02", (26, 2)),
+        ("nemo:25.11.nemotron", (25, 11)),
+        ("registry.example.org/team/my-nemo:25.04", None),
+        ("nvcr.io/nvidia/nemo-automodel:25.04", None),
+        ("nvcr.io/nvidia/nemo:dev", None),
+        ("nvcr.io/nvidia/nemo:25.041", None),
+        (f"nvcr.io/nvidia/nemo@{DIGEST}", None),
+    ],
+)
+def test_the_release_of_nemo_in_an_image(name: str, release: tuple[int, int] | None) -> None:
+    assert nemo_release(name) == release
