@@ -23,8 +23,11 @@ WITH_LINT := $(MAKE) --no-print-directory --jobs 2 lint
 # The packages of Debian that tests use: those of the first part of the list are for `make check`, too.
 CHECK_PACKAGES := $(shell sed '/^$$/,$$d;/^\#/d' tests/debian-packages.txt)
 TEST_PACKAGES := $(shell sed '/^\#/d' tests/debian-packages.txt)
-# Ubuntu has Chromium as a snap only: Playwright fetches its own there.
+# Ubuntu has Chromium as a snap only: Playwright fetches its own there. Its docker-compose needs an older Python.
 IS_UBUNTU := $(shell grep -s '^ID=ubuntu' /etc/os-release)
+ifneq ($(IS_UBUNTU),)
+TEST_PACKAGES := $(patsubst docker-compose,docker-compose-v2,$(filter-out chromium-headless-shell,$(TEST_PACKAGES)))
+endif
 .PHONY: help check-packages test-packages setup lint unit-tests compiled quick-tests all-tests demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
 
 help: ## list the targets
@@ -35,7 +38,7 @@ check-packages:
 	@./debian_packages.sh $(CHECK_PACKAGES)
 
 test-packages:
-	@./debian_packages.sh $(if $(IS_UBUNTU),$(filter-out chromium-headless-shell,$(TEST_PACKAGES)),$(TEST_PACKAGES))
+	@./debian_packages.sh $(TEST_PACKAGES)
 
 setup: $(VENV)/.complete ## create the environment that runs Airflow and steptime
 

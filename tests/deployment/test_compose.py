@@ -56,11 +56,16 @@ Compose = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="module")
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
     """Return a function that runs `docker-compose`, or Compose's plugin, with only the given variables."""
-    command = ["docker-compose"]
-    if not shutil.which("docker-compose"):
-        command = ["docker", "compose"]
-        if not shutil.which("docker") or _run([*command, "version"]).returncode:
-            pytest.fail("docker-compose is missing and this test needs it: apt-get install docker-compose")
+    plugin = "/usr/libexec/docker/cli-plugins/docker-compose"
+    for command in (["docker-compose"], [plugin], ["docker", "compose"]):
+        # Ubuntu 24.04 has a docker-compose that its Python cannot run.
+        if shutil.which(command[0]) and _run([*command, "version"]).returncode == 0:
+            break
+    else:
+        pytest.fail(
+            "docker-compose is missing or broken, and this test needs it: apt-get install docker-compose, or "
+            "docker-compose-v2 on Ubuntu"
+        )
     env_file = tmp_path_factory.mktemp("compose") / "env"
 
     def run(*arguments: str, variables: Mapping[str, str] = REQUIRED) -> subprocess.CompletedProcess[str]:
