@@ -394,6 +394,19 @@ class _Evidence:
 
         return np.array([run.change for run in self.runs])
 
+    @cached_property
+    def is_slow(self) -> Any:
+        """Whether each run is slower than its level, if that is known."""
+        import numpy as np
+
+        error = np.array([run.error if run.level_runs else math.inf for run in self.runs])
+        return self.change > SLOW_T * error
+
+    @property
+    def slow_cells(self) -> int:
+        """Number of cells with a run that is slower than its level."""
+        return len({run.series for run, is_slow in zip(self.runs, self.is_slow, strict=True) if is_slow})
+
     def per_level(self, node_places: Any) -> "_PerLevel":
         """Return what the levels say about these nodes (indexes)."""
         import numpy as np
@@ -413,9 +426,8 @@ class _Evidence:
         freedom = np.array([max(1, run.baseline_runs - 1) for run in self.first])[:, None]
         # How many runs elsewhere are slower than their level: a cluster in trouble.
         usual = np.array([run.level_runs > 0 for run in self.runs])[:, None] * (1 - on)
-        of_one_run = np.array([run.error if run.level_runs else math.inf for run in self.runs])[:, None]
         cells_off = np.maximum(1, ((runs_on == 0) & (add(usual, self.starts) > 0)).sum(axis=0))
-        slow_off = (add(usual * (change > SLOW_T * of_one_run), self.starts) > 0) & (runs_on == 0)
+        slow_off = (add(usual * self.is_slow[:, None], self.starts) > 0) & (runs_on == 0)
         trouble = np.maximum(0, slow_off.sum(axis=0) - 1) / cells_off  # a single one is no trouble
         paired = (last_off >= first_on) & (runs_off > 0)
         moved = np.broadcast_to(np.minimum(MOVED_CELLS, 1 / cells_off), paired.shape)
@@ -502,6 +514,8 @@ def _clearest(windows: _Windows) -> SlowNode | None:
         return None
     node, window, is_clear = best
     if not is_clear:
+        if all(window.slow_cells < 2 for window in windows):
+            return None  # no trouble that could hide one
         other = _largest(_without(windows, [node]))
         if other is None or not other[2] or any({node, other[0]} <= run.nodes for run in windows[-1].runs):
             return None
