@@ -226,7 +226,9 @@ async def test_what_a_login_node_shows_of_its_cluster(
 
     cluster = connect(gpu_type="h100", account="llm")
     await slurm.tell("checks", checks(cluster), **answers)
-    surveyed = await slurm.tell("survey", survey("login", slurm.connections), **answers)
+    pyxis = "    --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH\n"
+    surveyed = await slurm.tell("survey", survey("login", slurm.connections), **answers, srun=pyxis)
+    assert surveyed.containers[0] == "pyxis"
     assert surveyed.suggested_partition.name == "batch"
     of_slurm = surveyed.model_dump(include={"where", "partitions", "accounts"})
     calls = slurm.tale[-1].partition("-> ")[0]  # the rest of what came is this machine's

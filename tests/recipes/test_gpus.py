@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from steptime.errors import UserError
+from steptime.recipes.cluster_files import read_cluster_file
 from steptime.recipes.gpus import broken_gpu_types, gpu_types, peak_tflops
 
 
@@ -56,3 +57,14 @@ def test_all_that_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: py
         assert told == expected, text
     path.unlink()
     assert "gb300" in gpu_types(), "the shipped file, as none stands over it"
+
+
+def test_a_cluster_whose_gpu_type_is_described_wrongly_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "gpus.yaml").write_text("mine: {source: x, peak_tflops: {}}\n")
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "site.yaml").write_text("name: site\nkind: local\ngpu_type: mine\n")
+    with pytest.raises(UserError, match=r"mine\.name: is missing"):
+        read_cluster_file("site")

@@ -186,7 +186,7 @@ async def test_what_staging_asks_and_says(run: Run) -> None:
             cluster.files[f"/work/images/{file}.json"] = record
         await tale.tell(what, cluster, stage(cluster, config, in_image(run), said.append), said)  # type: ignore[arg-type]
     for what, fields, answers in (
-        ("look for an image", {}, {"--look": ok("the registry has it\n")}),
+        ("look for an image", {}, {"--look": ok("asking nvcr.io\nthe registry has it\n")}),
         (
             "look for an image that cannot be",
             {},
