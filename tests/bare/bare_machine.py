@@ -27,7 +27,7 @@ from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
 from pages import ELSEWHERE, scripts  # noqa: E402
 
 UBUNTU = "http://archive.ubuntu.com/ubuntu"
-UBUNTU_RELEASES = ("noble",)
+UBUNTU_RELEASES = ("noble", "resolute")
 USER = "performance-engineer"
 """A plain user without sudo, whose name makes the paths of temporary folders long."""
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -225,7 +225,7 @@ def main() -> int:
     )
     parser.add_argument("step", choices=_STEPS)
     parser.add_argument(
-        "--debian", default="bookworm", help="release of Debian, or noble of Ubuntu (default: %(default)s)"
+        "--debian", default="bookworm", help="release of Debian, or noble or resolute of Ubuntu (default: %(default)s)"
     )
     parser.add_argument(
         "--python",
