@@ -225,7 +225,9 @@ def main() -> int:
     )
     parser.add_argument("step", choices=_STEPS)
     parser.add_argument(
-        "--debian", default="bookworm", help="release of Debian, or noble or resolute of Ubuntu (default: %(default)s)"
+        "--debian",
+        default="bookworm",
+        help="release of Debian, or noble or resolute of Ubuntu (default: %(default)s)",
     )
     parser.add_argument(
         "--python",
