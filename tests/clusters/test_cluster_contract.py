@@ -1,6 +1,7 @@
 """What every backend must do: a cluster added to the fixture `cluster` runs these tests too."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -218,7 +219,7 @@ async def test_a_command_reports_line_by_line_while_it_runs(cluster: Cluster, tm
 async def test_a_command_that_is_not_there_ends_as_in_a_shell(cluster: Cluster) -> None:
     done = await cluster.run(["no-such-command", "x"])
     assert done.exit_code == 127
-    assert "no-such-command" in done.stderr
+    assert re.search("no-such-command|No such file", done.stderr)  # Ubuntu 26.04's timeout does not name it
 
 
 @pytest.mark.long

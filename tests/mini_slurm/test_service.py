@@ -226,7 +226,9 @@ def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_
         ]
 
     stray = f"setsid --fork env --unset=STEPTIME_SLURM sleep {seconds}; sleep {seconds}"
-    job = submit(mini_slurm, stray, "--export=NONE", "--output=/dev/null")
+    # Not by --export=NONE, for which newer Slurms wait for a login of the user.
+    unmarked = ("env", "--unset=STEPTIME_SLURM", "sbatch", "--parsable", "--output=/dev/null")
+    job = mini_slurm.ssh(*unmarked, stdin=f"#!/bin/bash\n{stray}\n").strip()
     eventually(lambda: len(sleepers()) == 2, "the job and its stray child")
     with idle_login(mini_slurm) as client:
         slurm_faults.stop_daemon(mini_slurm.home, "sshd")  # no daemon knows of the login any more
