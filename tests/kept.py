@@ -1,9 +1,18 @@
 """Texts that are kept in tests/golden for review: STEPTIME_UPDATE_GOLDEN=1 rewrites them."""
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def masked(text: str, placeholders: Mapping[str, str]) -> str:
+    """Replace what differs from run to run: each pattern by its placeholder, in their order."""
+    for pattern, placeholder in placeholders.items():
+        text = re.sub(pattern, placeholder, text)
+    return text
 
 
 def assert_kept(path: str, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import structlog
 from airflow.sdk.exceptions import TaskDeferred
-from kept import assert_kept
+from kept import assert_kept, masked
 
 from steptime.airflow.assets import published_results
 from steptime.airflow.base import task_key
@@ -110,9 +110,7 @@ class Tasks:
 
     def told(self) -> str:
         text = "\n\n".join(self.tale) + "\n"
-        for pattern, placeholder in {re.escape(str(self._folder)): "FOLDER", **MASKED}.items():
-            text = re.sub(pattern, placeholder, text)
-        return text
+        return masked(text, {re.escape(str(self._folder)): "FOLDER", **MASKED})
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from typing import Any, get_args
 
 import pytest
 import stored
+from kept import assert_kept
 from stored import publish
 from stored_trial import DAG_RUN, StoredTrial, run_rounds
 from typer.testing import CliRunner
@@ -227,7 +228,7 @@ def test_every_number_and_fact_of_a_run_is_the_reviewed_one(
     name: str, command: str, whole: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(whole, here / "steptime.db")
-    hold_to_the_text(f"whole-{name}", shown_by(command, here, monkeypatch))
+    assert_kept(f"shown/whole-{name}.txt", shown_by(command, here, monkeypatch))
 
 
 def test_every_column_of_a_run_is_the_reviewed_one(whole: Path, here: Path) -> None:
@@ -258,7 +259,7 @@ def test_the_data_of_the_pages_is_the_reviewed_one(name: str, monkeypatch: pytes
         answer = json.loads(json.dumps(PAGES[name](Store())))
     hold_to_the_reviewed(name, answer)
     if texts := "".join(_texts(answer)):
-        hold_to_the_text(name, texts)
+        assert_kept(f"shown/{name}.txt", texts)
 
 
 def hold_to_the_reviewed(name: str, answer: Any) -> None:
@@ -309,7 +310,9 @@ def test_what_people_are_shown_is_the_reviewed_text(
 ) -> None:
     (here / "log-failed.out").write_text(FAILED_LOG)
     monkeypatch.setenv("LOGNAME", "ada")
-    hold_to_the_text(name, "".join(shown_by(line, here, monkeypatch) for line in SHOWN[name].split("; ")))
+    assert_kept(
+        f"shown/{name}.txt", "".join(shown_by(line, here, monkeypatch) for line in SHOWN[name].split("; "))
+    )
 
 
 @contextmanager
@@ -331,11 +334,3 @@ def shown_by(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return re.sub(
         r"^The repetition would differ: .*\n", "", text.replace(str(here), "<here>"), flags=re.MULTILINE
     )
-
-
-def hold_to_the_text(name: str, text: str) -> None:
-    kept = GOLDEN.parent / "shown" / f"{name}.txt"
-    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(text)
-    assert text == kept.read_text()

@@ -6,7 +6,6 @@ After an intended change, rewrite them and review `git diff`:
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from called import captured
+from kept import GOLDEN, assert_kept
 from typer.testing import CliRunner
 
 from steptime import settings
@@ -21,7 +21,6 @@ from steptime.cli import app
 
 pytestmark = pytest.mark.slow
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 OF_POD = Path(settings.__file__).parent / "clusters" / "runai" / "start.sh"
 LLAMA = "llama3.1-25.04 --size 8b --dtype bf16"
 REVIEWED = {
@@ -77,11 +76,7 @@ def test_scripts_are_as_reviewed(config: None, name: str) -> None:
     assert shown.exit_code == 0, shown.exception
     (run,) = json.loads(shown.stdout)["runs"]
     script = re.sub(r"_1\d{9}-", "_TIMESTAMP-", run["script"])
-    path = GOLDEN / "scripts" / f"{name}.sh"
-    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
-        path.write_text(script)
-        pytest.skip("written: review `git diff tests/golden`")
-    assert script == path.read_text()
+    assert_kept(f"scripts/{name}.sh", script)
 
 
 # SC2016 is excluded because such expressions are data or for the ranks, SC2064 because expansion at that

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
-from kept import assert_kept
+from kept import assert_kept, masked
 from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime.clusters.base import Installation
@@ -65,9 +65,7 @@ class Tale:
 
     def told(self) -> str:
         text = "\n\n".join(self.parts) + "\n"
-        for pattern, placeholder in {re.escape(str(self._folder)): "FOLDER", **MASKED}.items():
-            text = re.sub(pattern, placeholder, text)
-        return text
+        return masked(text, {re.escape(str(self._folder)): "FOLDER", **MASKED})
 
 
 async def checks(cluster: RunaiCluster) -> dict[str, str]:

@@ -287,6 +287,20 @@ def test_a_gpu_type_that_the_release_does_not_list(upstream: tuple[Path, Path], 
     assert "it was asked for gb200, and Megatron-Bridge for vr200" in path.read_text()
 
 
+def test_a_launch_script_whose_gpu_type_cannot_be_replaced_is_refused(
+    upstream: tuple[Path, Path], tmp_path: Path
+) -> None:
+    release, _ = upstream
+    launch = release / "tiny/launch.sh"
+    launch.write_text(launch.read_text().replace("--gpu $GPU_TYPE", "--gpu=$GPU_TYPE"))
+    printed = imported(release, tmp_path / "out", "--like", "vr200=gb200")
+    assert "4 runs" in printed
+    assert (
+        "runs that upstream's scripts refuse: 7b fp8 on 8 vr200, 7b fp8 on 16 vr200, 7b bf16 on 8 vr200"
+        in printed
+    )
+
+
 @pytest.mark.parametrize("pair", ["vr200=gb201", "h100=gb200", "vr300=gb200", "vr200"])
 def test_a_wrong_gpu_type_is_refused_with_the_right_ones(
     upstream: tuple[Path, Path], tmp_path: Path, pair: str

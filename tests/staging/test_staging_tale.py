@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from kept import assert_kept
+from kept import assert_kept, masked
 
 from steptime.clusters.base import CommandResult, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm.config import SlurmConfig
@@ -126,10 +126,7 @@ class Tale:
         except (SystemFailure, UserError) as error:
             came = f"{type(error).__name__}: {error}"
         lines = [*cluster.asked, *(f"says {line}" for line in said), f"-> {came}"]
-        text = "\n".join([f"== {what}", *lines])
-        for pattern, placeholder in MASKED.items():
-            text = re.sub(pattern, placeholder, text)
-        self.parts.append(text)
+        self.parts.append(masked("\n".join([f"== {what}", *lines]), MASKED))
 
     def told(self) -> str:
         return "\n\n".join(self.parts) + "\n"

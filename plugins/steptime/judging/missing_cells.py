@@ -235,9 +235,9 @@ def completeness(
         elif series not in judged:
             without_a_number += 1
     causes = rejection_causes(store, [rows[0] for _, rows in (*failed, *failed_since)])
-    since = min((row["submitted_at"] for _, rows in failed for row in rows), default=math.inf)
-    since = min(since, *(row["created_at"] for _, rows in without_log for row in rows), math.inf)
-    lost_before = _lost_jobs(store, since - LOOK_BACK_S) if failed or without_log else {}
+    times = [row["submitted_at"] for _, rows in failed for row in rows]
+    times += [job["created_at"] for _, rows in without_log for job in rows]
+    lost_before = _lost_jobs(store, min(times) - LOOK_BACK_S) if times else {}
     insufficient = sum(state.state == "insufficient history" for state in judged.values())
     alternating = _alternating(recent_seconds(store, LEVEL_RUNS) if recent is None else recent, judged)
     return Completeness(
@@ -273,13 +273,16 @@ def find_missing(store: Store, series: Series, now: float | None = None) -> Miss
     since = now - WEEK_S
     rows = store.results(include_rejected=True, limit=_NEWEST_RUNS, **series.key)
     rejected = _newest_rejected(rows)
+    sweep = rows[0]["sweep"] if rows else None
+    is_late = sweep is not None and rows[0]["submitted_at"] < since
+    if not rejected and not is_late:
+        return None
     begin = min(since, rejected[0]["submitted_at"]) if rejected else since
     jobs = list_lost_jobs(store, series, begin - LOOK_BACK_S)
     newest = [job for job in jobs if job["created_at"] >= since]
     if rejected and (rejected[0]["submitted_at"] >= since or not newest):
         return _failed(series, rejected, rejection_causes(store, rejected[:1]), rows, jobs)
-    sweep = rows[0]["sweep"] if rows else None
-    if sweep is None or rows[0]["submitted_at"] >= since:
+    if not is_late:
         return None
     of_sweep = store.results(include_rejected=True, sweep=sweep, since=since - LOOK_BACK_S)
     ran = [row for row in of_sweep if row["submitted_at"] >= since]

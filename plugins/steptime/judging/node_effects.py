@@ -321,7 +321,7 @@ class _Evidence:
     def _without_common_changes(self) -> Self:
         import numpy as np
 
-        usual = np.array([run.level_runs > 0 for run in self.runs], bool)
+        usual = self.has_level
         weeks = (self.at.max(initial=0.0) - self.at) // WEEK_S
         runs = list(self.runs)
         for week in np.unique(weeks[usual]):
@@ -395,6 +395,13 @@ class _Evidence:
         return np.array([run.change for run in self.runs])
 
     @cached_property
+    def has_level(self) -> Any:
+        """Whether each run's level is known from before."""
+        import numpy as np
+
+        return np.array([run.level_runs > 0 for run in self.runs], bool)
+
+    @cached_property
     def is_slow(self) -> Any:
         """Whether each run is slower than its level, if that is known."""
         import numpy as np
@@ -425,7 +432,7 @@ class _Evidence:
         last_off = np.maximum.reduceat(np.where(on > 0, -np.inf, at), self.starts)
         freedom = np.array([max(1, run.baseline_runs - 1) for run in self.first])[:, None]
         # How many runs elsewhere are slower than their level: a cluster in trouble.
-        usual = np.array([run.level_runs > 0 for run in self.runs])[:, None] * (1 - on)
+        usual = self.has_level[:, None] * (1 - on)
         cells_off = np.maximum(1, ((runs_on == 0) & (add(usual, self.starts) > 0)).sum(axis=0))
         slow_off = (add(usual * self.is_slow[:, None], self.starts) > 0) & (runs_on == 0)
         trouble = np.maximum(0, slow_off.sum(axis=0) - 1) / cells_off  # a single one is no trouble

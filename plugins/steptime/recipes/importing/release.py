@@ -281,7 +281,7 @@ def record_jobs(
                 **_MODE_VARIABLES.get(mode or "", {}),
             },
         )
-        | {"gpu": run.gpu_type}
+        | ({"gpu": run.gpu_type} if run.like else {})
         for run in source.runs
     ]
     return dict(zip(source.runs, sandbox.answers("record.py", questions), strict=True))

@@ -29,7 +29,7 @@ _RECORD, _OUTPUT = INSTALL / "record.json", INSTALL / "output"
 def main(rows: Path, records: Path) -> None:
     """For each row (the settings of one run), record the job that upstream's launch script would submit.
 
-    A row's `gpu` is the GPU type that Megatron-Bridge is asked for in place of the script's. If the script
+    If a row has a `gpu`, Megatron-Bridge is asked for that GPU type in place of the script's. If the script
     refuses, record its last output. `rows` and `records` are JSON files with a list each.
     """
     make_stand_ins()
@@ -41,8 +41,10 @@ def _recorded(row: Mapping[str, Any]) -> dict[str, Any]:
     started: dict[str, Any] = start(row)
     if "refused" in started:
         return started
-    arguments = started["arguments"]
-    if "gpu" in row and "--gpu" in arguments:
+    if "gpu" in row:
+        arguments = started["arguments"]
+        if "--gpu" not in arguments:
+            return {"refused": f"its launch script gives no --gpu, which would have to be {row['gpu']}"}
         arguments[arguments.index("--gpu") + 1] = row["gpu"]
     _RECORD.unlink(missing_ok=True)
     pid = os.fork()
