@@ -67,7 +67,10 @@ async def test_files_of_the_workload_import_each_other(
     cluster_and_config: tuple[Cluster, Any], config_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {
-        "train.py": "import os, helper, json\nprint(json.dumps(helper.seen(os.environ)), flush=True)\n",
+        # Each rank's line in one write, as the ranks share the log: an unbuffered `print` writes pieces.
+        "train.py": (
+            "import os, helper, json\nos.write(1, (json.dumps(helper.seen(os.environ)) + chr(10)).encode())\n"
+        ),
         "helper.py": (
             "def seen(variables):\n"
             "    names = ('RANK', 'WORLD_SIZE', 'PYTHONPATH', 'PYTHONSAFEPATH')\n"
@@ -109,7 +112,8 @@ async def test_python_is_the_environments_behind_any_first_word(
     config_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command = [*first_words, "python", "-c", "import sys; print('interpreter', sys.executable, flush=True)"]
+    program = "import os, sys; os.write(1, ('interpreter ' + sys.executable + chr(10)).encode())"
+    command = [*first_words, "python", "-c", program]
     job = await ended(cluster_and_config, planned(config_folder, monkeypatch, {"command": command}))
     assert Path(job.log_path).read_text().count(f"interpreter {sys.executable}") == 2
 
