@@ -20,7 +20,7 @@ def workloads(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "workloads"
 
 
-def without_rules(workloads: Path, name: str) -> list[str]:
+def without_rules(workloads: Path, name: str, *, and_remove_it: bool = False) -> list[str]:
     """Return what a plan says about a copy of a workload that has no block `performance`."""
     release = name.rpartition("-")[2]
     content = yaml.safe_load((workloads / f"{name}.yaml").read_text())
@@ -33,6 +33,8 @@ def without_rules(workloads: Path, name: str) -> list[str]:
         ]
         size["configurations"] = [rule | {"dtypes": left} for rule, left in dtypes if left]
     content["sizes"] = {name: size for name, size in content["sizes"].items() if size["configurations"]}
+    if and_remove_it:
+        (workloads / f"{name}.yaml").unlink()
     content |= {"workload": f"acme-{release}", "title": "Acme"}
     (workloads / f"acme-{release}.yaml").write_text(yaml.safe_dump(content))
     return missing_rules(plan(PlanRequest(workload=f"acme-{release}", gpu_type="h100")))
@@ -53,6 +55,18 @@ def test_a_mixture_is_told_what_another_mixture_sets(workloads: Path) -> None:
     assert "The nearest model with rules, deepseek-v3-25.08 671b, sets fp8_recipe" in sentence or (
         "deepseek-v3-25.08 671b, sets recompute_granularity" in sentence
     )
+
+
+def test_a_mixture_without_another_is_told_where_rules_for_mixtures_are(workloads: Path) -> None:
+    """As with the shipped files: those of a dense model would not help it."""
+    (workloads / "grok1-25.08.yaml").unlink()
+    [sentence] = without_rules(workloads, "deepseek-v3-25.08", and_remove_it=True)
+    assert sentence.endswith(
+        "and variables are off. Rules to begin with are in docs/reference/workloads.md, "
+        '"A mixture of experts".'
+    )
+    page = Path(__file__).parents[2] / "docs" / "reference" / "workloads.md"
+    assert "trainer:" in page.read_text().partition("\n## A mixture of experts\n")[2].partition("\n## ")[0]
 
 
 def test_nothing_is_said_about_a_model_with_rules(workloads: Path) -> None:

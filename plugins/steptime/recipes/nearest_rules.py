@@ -24,8 +24,8 @@ def missing_rules(planned: Plan) -> list[str]:
     """Return a sentence if the plan's model has no performance rule for its GPUs; else nothing.
 
     It names what the rules of the nearest model set. That is the model with the most similar number of
-    parameters among those that have rules for this type of GPU; for a mixture of experts it is another
-    mixture, if there is one.
+    parameters among those that have rules for this type of GPU: another mixture of experts for a mixture.
+    For a mixture without such a neighbor it names the block in the docs to begin with.
     """
     recipe = planned.runs[0].recipe
     trained_elsewhere = recipe.launcher is not None or not isinstance(recipe.model, ModelShape)
@@ -38,7 +38,9 @@ def missing_rules(planned: Plan) -> list[str]:
         "binding of ranks and variables are off."
     )
     nearest = min(_neighbors(recipe), key=lambda neighbor: neighbor.distance, default=None)
-    if nearest is not None:
+    if nearest is None and _is_mixture(recipe):
+        sentence += ' Rules to begin with are in docs/reference/workloads.md, "A mixture of experts".'
+    elif nearest is not None:
         name = f"{nearest.recipe.workload} {nearest.recipe.size}"
         sentence += f" The nearest model with rules, {name}, sets {', '.join(nearest.settings)}."
     return [sentence]
@@ -52,24 +54,30 @@ def _settings(workload: Workload, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _neighbors(recipe: Recipe) -> Iterator[_Neighbor]:
-    """Yield the recipes of other workloads that have rules for this recipe's type of GPU."""
+    """Yield recipes of other workloads with rules for this type of GPU; to a mixture only mixtures."""
     workloads, _ = load_workloads()
     for workload in workloads:
         if workload.workload == recipe.workload:
             continue
         for other, _ in workload.recipes():
-            if other.gpu_type != recipe.gpu_type or other.proxy or not isinstance(other.model, ModelShape):
+            if (
+                other.gpu_type != recipe.gpu_type
+                or other.proxy
+                or _is_mixture(other) is not _is_mixture(recipe)
+            ):
                 continue
             if settings := _settings(workload, other):
                 yield _Neighbor(_distance(recipe, other), other, settings)
 
 
 def _distance(recipe: Recipe, other: Recipe) -> float:
-    """Return how different two models and their number formats are; a mixture is far from a dense model."""
+    """Return how different two models and their number formats are."""
     counts = count_parameters(recipe.model), count_parameters(other.model)
     sizes = [math.log(count.total) for count in counts if count is not None]
     apart = abs(sizes[0] - sizes[1]) if len(sizes) == 2 else math.inf
-    mixtures = [
-        isinstance(trained.model, ModelShape) and trained.model.moe is not None for trained in (recipe, other)
-    ]
-    return apart + 100 * (mixtures[0] is not mixtures[1]) + (recipe.dtype != other.dtype) / 10
+    return apart + (recipe.dtype != other.dtype) / 10
+
+
+def _is_mixture(recipe: Recipe) -> bool | None:
+    """Return whether the model is a mixture of experts, or None if steptime's trainer does not build it."""
+    return recipe.model.moe is not None if isinstance(recipe.model, ModelShape) else None
