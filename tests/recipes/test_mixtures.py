@@ -187,13 +187,19 @@ MISTAKES = {
         "sizes.671b.configurations.6.parallelism.first_stage_layers: 61 layers minus these 60 cannot be "
         "spread over the other 0 pipeline stages.",
     ),
-    "a size among Megatron's fields": (
-        DEEPSEEK,
-        ("mtp_num_layers: 1", "mtp_num_layers: 1\n      megatron_fields: {num_moe_experts: 8}"),
-        "megatron_fields: {num",
-        "sizes.671b.model.megatron_fields.num_moe_experts: is a size of the model: give num_moe_experts "
-        "beside megatron_fields, or in moe or mla.",
-    ),
+    **{
+        f"{name} among Megatron's fields": (
+            DEEPSEEK,
+            ("mtp_num_layers: 1", f"mtp_num_layers: 1\n      megatron_fields: {{{name}: 8}}"),
+            f"megatron_fields: {{{name}",
+            f"sizes.671b.model.megatron_fields.{name}: is not given here: give {name} {place}.",
+        )
+        for name, place in {
+            "kv_channels": "beside megatron_fields",
+            "moe_router_score_function": "in moe",
+            "kv_lora_rank": "in mla",
+        }.items()
+    },
     "the config of NeMo that older files have": (
         GROK,
         (MOE, f"{MOE}\n      nemo: {{config: MixtralConfig8x7B}}"),

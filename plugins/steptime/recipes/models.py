@@ -197,6 +197,14 @@ def check_hybrid(shape: ModelShape) -> None:
         )
 
 
+_PLACES: dict[type[Frozen], str] = {
+    ModelShape: "beside megatron_fields",
+    MoeShape: "in moe",
+    LatentAttention: "in mla",
+}
+"""Where a workload's file has the fields of a model, other than `megatron_fields`."""
+
+
 def check_gpt(shape: ModelShape) -> None:
     """Raise ValueError for Mamba layers, an undetermined kind of MLP, or contradictory fields."""
     _refuse_special(shape, but=_SPECIAL.keys() - {"hybrid"})
@@ -208,9 +216,9 @@ def check_gpt(shape: ModelShape) -> None:
     if shape.mla is not None and shape.kv_channels is not None:
         raise FieldError("latent attention takes its widths from mla: leave kv_channels out", "kv_channels")
     for name in shape.megatron_fields or {}:
-        if any(name in part.model_fields for part in (ModelShape, MoeShape, LatentAttention)):
-            message = f"is a size of the model: give {name} beside megatron_fields, or in moe or mla"
-            raise FieldError(message, "megatron_fields", name)
+        for part, place in _PLACES.items():
+            if name in part.model_fields:
+                raise FieldError(f"is not given here: give {name} {place}", "megatron_fields", name)
         if _OF_THE_RUN.fullmatch(name):
             message = "is decided by the run (its parallelism, number format and settings): leave it out"
             raise FieldError(message, "megatron_fields", name)
