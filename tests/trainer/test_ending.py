@@ -23,8 +23,6 @@ from trainer.watchdog import HangLimits
 
 from .jobs import ROOT, light_trainer, planned, write_run
 
-pytestmark = pytest.mark.service
-
 PROGRAM = Path(__file__).parent / "programs" / "end.py"
 HANG_S = 120
 
@@ -85,6 +83,7 @@ def _result(output: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.service
 def test_a_signal_reaches_a_rank_that_waits_in_c(start: Start) -> None:
     rank = start("wait")
     rank.wait_until_it_waits()
@@ -100,6 +99,7 @@ def test_a_signal_reaches_a_rank_that_waits_in_c(start: Start) -> None:
     assert (result["ranks"], result["global_step"], result["steps_trained"]) == (1, None, 0)
 
 
+@pytest.mark.service
 def test_rank_0_tells_why_another_rank_has_failed(start: Start) -> None:
     waiting = start("wait", 0, 2)
     waiting.wait_until_it_waits()
@@ -111,6 +111,7 @@ def test_rank_0_tells_why_another_rank_has_failed(start: Start) -> None:
     assert (result["state"], result["error"]) == ("failed", "rank 1 failed: the disk is gone")
 
 
+@pytest.mark.service
 def test_a_reason_left_by_an_earlier_start_does_not_count(start: Start) -> None:
     assert start("fail", 1, 2, start="one").end()[0] == 2
     later = start("wait", 0, 2, start="two")
@@ -154,6 +155,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(loss: str) -> None:
         check_loss(7, float(loss))
 
 
+@pytest.mark.service
 def test_a_hang_shows_where_every_rank_stands(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STACKS_WITHIN_S", "60")  # it ends as soon as both have written theirs
     ranks = [start("hang", rank, 2) for rank in (0, 1)]
@@ -172,6 +174,7 @@ def test_a_hang_shows_where_every_rank_stands(start: Start, monkeypatch: pytest.
     assert "steptime.result" not in other_output
 
 
+@pytest.mark.service
 def test_a_hang_names_the_rank_that_does_not_answer(start: Start) -> None:
     stopped = start("hang", 1, 2)
     stopped.process.send_signal(signal.SIGSTOP)
@@ -181,6 +184,7 @@ def test_a_hang_names_the_rank_that_does_not_answer(start: Start) -> None:
     assert _result(output)["error"].endswith("the stacks of 1 ranks are in the log, but none of rank 1.")
 
 
+@pytest.mark.service
 def test_a_forked_process_has_its_signals_to_itself(start: Start) -> None:
     code, output = start("fork").end()
     assert code == 0
@@ -188,12 +192,14 @@ def test_a_forked_process_has_its_signals_to_itself(start: Start) -> None:
     assert _result(output)["state"] == "completed"
 
 
+@pytest.mark.service
 def test_a_fork_after_the_watch_holds_no_signal_back(start: Start) -> None:
     """The launcher of CPU ranks forks then, and what its handler raises would be lost within the fork."""
     code, output = start("fork_twice").end()
     assert (code, output) == (0, "held back: True\nheld back: False\n")
 
 
+@pytest.mark.service
 def test_what_cannot_be_written_hides_no_reason(start: Start, tmp_path: Path) -> None:
     (tmp_path / "ended").touch()
     code, output = start("fail").end()
@@ -202,6 +208,7 @@ def test_what_cannot_be_written_hides_no_reason(start: Start, tmp_path: Path) ->
     assert f"trainer: cannot write to ended{os.sep}one.0: Not a directory" in output
 
 
+@pytest.mark.service
 def test_a_refused_plan_has_its_result(tmp_path: Path) -> None:
     ended = light_trainer([str(tmp_path / "gone.json")], tmp_path)
     said, _ = ended.stdout.splitlines()
