@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kept import assert_kept, masked
 from stored import publish
 from typer.testing import CliRunner
 
@@ -18,8 +19,6 @@ from steptime.errors import SystemFailure
 from steptime.pages.mlflow_export import export_results
 from steptime.store.columns import COLUMNS
 from steptime.store.run_queries import Store
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 READ = """
 import json, sys
@@ -62,6 +61,8 @@ def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_each_result_becomes_one_run(make_result: Callable[..., Any], tmp_path: Path, extra: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     server = f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -107,6 +108,92 @@ def test_each_result_becomes_one_run(make_result: Callable[..., Any], tmp_path: 
     assert export() == "2 results are in the experiment 'nightly', 1 of them new.\n"
     again = {run[3]["steptime.job_name"]: run[0] for run in json.loads(python("-c", READ, server))}
     assert again == {"job-1": "FINISHED", "job-2": "FINISHED"}
+
+
+MASKED = {r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d": "TIME"}
+
+
+class Tracking:
+    """Stands in for MLflow's client and entities: an experiment on a server that gives a run in a page."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.runs: dict[str, Any] = {}
+        self.experiment: Any = None
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return self.experiment
+
+    def create_experiment(self, name: str) -> str:
+        self.asked.append(f"experiment {name}")
+        self.experiment = SimpleNamespace(experiment_id="7")
+        return "7"
+
+    def search_runs(self, experiments: list[str], *, max_results: int, page_token: str | None) -> Any:
+        at = int(page_token or 0)
+        page = type("Page", (list,), {"token": str(at + 1) if at + 1 < len(self.runs) else None})
+        return page([*self.runs.values()][at : at + 1])
+
+    def create_run(self, experiment: str, start_ms: int, tags: dict[str, str], name: str) -> Any:
+        self.asked.append(f"run {name} of experiment {experiment} from {start_ms}: {tags}")
+        run = SimpleNamespace(
+            data=SimpleNamespace(tags=tags), info=SimpleNamespace(run_id=f"id of {name}", status="RUNNING")
+        )
+        self.runs[run.info.run_id] = run
+        return run
+
+    def log_batch(self, run_id: str, **entities: list[tuple[Any, ...]]) -> None:
+        for kind, each in entities.items():
+            for name, *values in sorted(each):
+                self.asked.append(f"{run_id}: {kind[:-1]} {name} = {', '.join(map(str, values))}")
+
+    def set_terminated(self, run_id: str, status: str, end_ms: int) -> None:
+        self.asked.append(f"{run_id}: {status} at {end_ms}")
+        self.runs[run_id].info.status = status
+
+
+def test_what_is_written_of_each_result(
+    make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values are kept in tests/golden/numbers/mlflow.txt."""
+    tracking, said = Tracking(), []
+    entities = SimpleNamespace(**{name: lambda *values: values for name in ("Metric", "Param", "RunTag")})
+    exceptions = SimpleNamespace(MlflowException=KeyError)
+    mlflow = SimpleNamespace(MlflowClient=lambda _: tracking, exceptions=exceptions, entities=entities)
+    for name, module in (
+        ("mlflow", mlflow),
+        ("mlflow.exceptions", exceptions),
+        ("mlflow.entities", entities),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    for gpus in (1, 2048):
+        publish(
+            store,
+            make_result(f"job-{gpus}", gpus=gpus, step_times=[gpus / 8] * 20, submitted_at=1.7e9 + gpus),
+        )
+    rows = [
+        {
+            **row,
+            "verdict": "slower",
+            "change_percent": float("inf"),
+            "state": "v" * 5001 if row["gpus"] == 2048 else "valid",
+        }
+        for row in store.results()
+    ]
+    new = [
+        export_results(rows[:1], "nightly", None, said.append),
+        export_results(rows, "nightly", None, said.append),
+    ]
+    asked = list(tracking.asked)
+    tracking.asked.clear()
+    tracking.runs["id of job-1"].info.status = "RUNNING"
+    tracking.runs["id of another"] = SimpleNamespace(data=SimpleNamespace(tags={}))
+    new.append(export_results(rows, "nightly", None, said.append))
+    again = [line for line in tracking.asked if ": param" not in line and ": metric" not in line]
+    told = [*asked, "== again, of job-1 after a broken export", *again, f"new: {new}", *said]
+    text = "\n".join(told).replace("v" * 5000, "v × 5000") + "\n"
+    assert_kept("numbers/mlflow.txt", masked(text, MASKED))
 
 
 def test_without_the_extra_it_says_what_to_install(
