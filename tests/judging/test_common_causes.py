@@ -250,6 +250,19 @@ def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too() ->
     assert causes(moved, lambda _job, _change: True) == ()
 
 
+def test_cells_that_moved_in_other_weeks_do_not_hide_a_change_of_few_cells() -> None:
+    usual = [judged(1.0, job=f"usual-{number}") for number in range(30)]
+    earlier = [
+        judged(1.08, job=f"earlier-{week}", since=1e9 - week * WEEK_S, confirmations=["a", "b"])
+        for week in range(2, 12)
+    ]
+    moved = cells(*(upgraded(number) for number in range(3)), *earlier, *usual)
+
+    assert names(causes(moved, without)) == [(IMAGE, 3)]
+    had_it = {f"earlier-{week}" for week in range(2, 12)}
+    assert causes(moved, lambda job, _change: job in had_it) == ()
+
+
 def test_a_change_that_most_cells_took_unharmed_is_no_cause_and_the_unharmed_are_counted() -> None:
     moved = [upgraded(number) for number in range(8)]
     usual = [judged(1.0, job=f"usual-{number}") for number in range(12)]

@@ -7,6 +7,7 @@ import pytest
 from steptime.judging.common_causes import CommonCause
 from steptime.judging.detection import SeriesState, series_states
 from steptime.judging.findings import Comparison, Finding, rank_findings
+from steptime.judging.incident_updates import group_findings
 from steptime.judging.onset import Onset
 from steptime.judging.placement import Placement
 from steptime.judging.run_judgement import Judgement
@@ -72,6 +73,10 @@ def test_the_whole_remark_on_a_level() -> None:
         f"x·x·1: slower by 8.5 % {since}, confirmed; {changed}; by 6.7 % more in the newest run; "
         "2 confirmation runs decide"
     )
+    unclear = replace(jumped, perhaps_weekly=0.012)
+    assert remark(slower, unclear).startswith(
+        f"x·x·1: slower by 8.5 % {since}, confirmed; {changed}; it may be a drift of 1.2 % a week instead; "
+    )
     drifting = replace(jumped, weekly=0.012)
     assert remark(slower, drifting).startswith(
         f"x·x·1: slower by 8.5 % {since}, confirmed; it {drifting.drift_words}, so it is no single change; "
@@ -90,3 +95,18 @@ def test_a_cell_that_drifts_jumps_with_the_others_of_its_cause(at: float, began:
         assert (moved.onset.at, moved.onset.weekly, moved.changes) == (began, None, changes)
     stepped = replace(found, judgement=replace(found.judgement, onset=replace(drifting, weekly=None)))
     assert stepped.moved_by(cause) is stepped
+    unclear = replace(
+        stepped,
+        judgement=replace(stepped.judgement, onset=replace(drifting, weekly=None, perhaps_weekly=0.01)),
+    )
+    assert unclear.moved_by(cause) == stepped
+
+
+def test_the_title_of_a_step_that_may_be_a_drift_says_both() -> None:
+    [slower] = series_states([*USUAL, *[1.05] * 3])[-1:]
+    found = cell(1, slower)
+    onset = Onset("job", 120.0, 100.0, 200.0, perhaps_weekly=0.012)
+    for changes, subject in (((), "a step"), (("image a → b",), "image a → b")):
+        judgement = replace(found.judgement, onset=onset, changes=changes)
+        [group] = group_findings(Comparison((replace(found, judgement=judgement),)))
+        assert group.subject == f"{subject} or a drift of 1.2 % a week"

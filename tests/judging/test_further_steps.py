@@ -1,5 +1,7 @@
 """A slowdown on top of one that is still there, and a drift beside a step."""
 
+from typing import Any
+
 import pytest
 from planted_series import planted_series
 
@@ -26,6 +28,30 @@ def test_slower_runs_after_a_gap_are_no_drift_through_it() -> None:
     ramp = likely_ramp(drifting, [WEEK_S * week for week in range(15)], "slower")
     assert ramp is not None
     assert ramp.weekly == pytest.approx(0.01, abs=0.002)
+
+
+def test_four_weeks_of_a_drift_may_be_one_or_a_step() -> None:
+    usual, weeks = [number / 100 for number in USUAL], [*range(12), 12, 13, 14, 14.1, 14.2, 15]
+    for since, is_clear in (
+        ([1.015, 1.025, 1.031, 1.029, 1.03, 1.034], False),
+        ([1.012, 1.018, 1.031, 1.029, 1.03, 1.051], True),
+        ([1.041, 1.038, 1.041, 1.039, 1.04, 1.042], None),
+    ):
+        ramp = likely_ramp(usual + since, [WEEK_S * week for week in weeks], "slower")
+        assert (ramp and ramp.is_clear) is is_clear
+
+
+def test_a_step_that_may_be_a_drift_says_so_unless_something_changed_then() -> None:
+    def judged(seed: int, changed: int) -> tuple[Any, ...]:
+        [last] = planted_series(
+            seed, 20, lambda week: 1 + 0.005 * max(0, week - STEP), {changed: "Ring"}, fewest=19
+        )
+        assert last.onset is not None
+        return last.is_step, last.onset.weekly, last.onset.perhaps_words, last.changes
+
+    for seed, is_small, weekly in ((2, False, "1.0"), (6, True, "0.8")):
+        assert judged(seed, 14) == (is_small, None, f"a drift of {weekly} % a week", ())
+        assert judged(seed, 16) == (is_small, None, "", ("NCCL_ALGO none → Ring",))
 
 
 def test_two_steps_within_weeks_are_no_drift() -> None:

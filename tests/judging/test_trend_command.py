@@ -217,6 +217,12 @@ NOON = 1_789_971_200.0
     [
         ({}, False, "12.74 s, slower, suspected, after 2 runs. Its level began with the run of 2026-09-21."),
         (
+            {"perhaps_words": "a drift of 1.0 % a week"},
+            False,
+            "12.74 s, slower, suspected, after 2 runs. Its level began with the run of 2026-09-21. "
+            "It may be a drift of 1.0 % a week instead.",
+        ),
+        (
             {"verdict": "unchanged", "series_state": "unchanged"},
             False,
             "12.74 s, unchanged, after 2 runs. It drifts slowly, by 5.0 % since its fastest level: "
@@ -240,7 +246,8 @@ NOON = 1_789_971_200.0
 )
 def test_each_way_a_series_stands(changed: dict[str, Any] | None, missing: bool, sentence: str) -> None:
     last = {
-        **{"run_s": 12.74, "verdict": "slower", "series_state": "suspected", "drift_words": None},
+        **{"run_s": 12.74, "verdict": "slower", "series_state": "suspected", "drift_words": ""},
+        "perhaps_words": "",
         **{"submitted_at": NOON, "since": NOON, "changes": "", "level_s": 10.5},
     }
     rows = [] if changed is None else [last | {"submitted_at": NOON - 1e6, "level_s": None}, last | changed]

@@ -220,12 +220,17 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
         together = _changed_together(cluster, direction, latest, has_changed)
         if together is not None:
             yield together
-        left = [run for run in open_ones if together is None or run.cell not in together.cells]
-        others = [run for run in latest if not (run.is_open and run.direction == direction)]
+        rest = [run for run in latest if together is None or run.cell not in together.cells]
+        left = [run for run in open_ones if run in rest]
         while (change := _most_shared(left)) is not None:
             sharing = _sharing(left, change)
+            began = [run.since for run in sharing]
+            # Cells that moved at another time have another reason.
+            first, last = min(began) - TOGETHER_S, max(began) + TOGETHER_S
+            moved = [run for run in left if first <= run.since <= last]
+            others = [run for run in rest if run not in moved]
             having = sum(has_changed(run.job, change) for run in others)
-            if not _is_chance(len(sharing), len(left), having, len(others)):
+            if not _is_chance(len(sharing), len(moved), having, len(others)):
                 yield _named_change(change, sharing, having)
             left = [run for run in left if run not in sharing]
 

@@ -120,7 +120,7 @@ def _step(
 ) -> tuple[int, int, int] | None:
     """Return the likeliest, earliest and latest index of the first slower run; None if there is no step.
 
-    A step must be at least LEAST_CHANGE, fit better than a ramp, and pass a t-test unless the runs
+    A step must be at least LEAST_CHANGE, not fit clearly worse than a ramp, and pass a t-test unless the runs
     are `known` to have got slower. At the indexes `changed`, less evidence is enough.
     """
     import numpy as np
@@ -143,7 +143,8 @@ def _step(
     clear = bool((special.stdtr(count - 2, -t) <= STEP_ALPHA * shares).any())
     if not (known or clear) or steps[int(np.argmin(residual))] <= 0:
         return None
-    if likely_ramp(seconds.tolist(), times, "slower", changed) is not None:
+    ramp = likely_ramp(seconds.tolist(), times, "slower", changed)
+    if ramp is not None and ramp.is_clear:
         return None
     likely = likely_indexes(seconds.tolist(), range(indexes[0], indexes[-1] + 1), "slower", changed)
     return likely if seconds[likely[0] :].mean() / seconds[: likely[0]].mean() - 1 >= LEAST_CHANGE else None

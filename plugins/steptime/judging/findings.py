@@ -44,8 +44,11 @@ class Finding:
     def moved_by(self, cause: CommonCause) -> Self:
         """Return the finding of a cell that moved with others by a common cause: it jumped with them."""
         onset = self.onset
-        if onset is None or onset.weekly is None:
+        if onset is None or (onset.weekly is None and onset.perhaps_weekly is None):
             return self
+        if onset.weekly is None:
+            clear = replace(onset, perhaps_weekly=None)
+            return replace(self, judgement=replace(self.judgement, onset=clear))
         began = min(max(cause.since, onset.earliest), onset.latest)
         changed = (cause.name,) if cause.kind == "change" else ()
         jumped = replace(onset, at=began, weekly=None)
@@ -140,6 +143,8 @@ class Finding:
         then = f"changed then: {changed}" if changed else "nothing is recorded that changed then"
         if self.onset is not None and self.onset.weekly is not None:
             then = f"it {self.onset.drift_words}, so it is no single change"
+        elif self.onset is not None and self.onset.perhaps_words:
+            then += f"; it may be {self.onset.perhaps_words} instead"
         if self.harmless:
             then += f"; most cells that are as usual have {' and '.join(self.harmless)}, too"
         slow = self.run.row["stragglers"]

@@ -229,6 +229,8 @@ def group_findings(comparison: Comparison) -> list[Group]:
             subject = "; ".join(own) or ("no change of its own" if first.harmless else "")
             if first.onset is not None and first.onset.weekly is not None:
                 subject = first.onset.drift_words
+            elif first.onset is not None and first.onset.perhaps_words:
+                subject = f"{'; '.join(own) or 'a step'} or {first.onset.perhaps_words}"
             evidence = f"{names[first.series]}: {first.evidence}"
             groups.append(Group("cell", cluster, subject, direction, evidence, change, (first,)))
     return sorted(groups, key=lambda group: (group.kind not in _NAMED, -len(group.findings)))

@@ -24,7 +24,7 @@ from steptime.judging.detection import (
     series_states,
 )
 from steptime.judging.drift import find_drift
-from steptime.judging.onset import Onset, likely_indexes, likely_ramp
+from steptime.judging.onset import Onset, Ramp, likely_indexes, likely_ramp
 from steptime.judging.placement import Placement
 from steptime.judging.record_changes import changes, is_notable
 from steptime.judging.run_judgement import EarlierStep, Judgement, rows_to_store, with_job_names
@@ -317,13 +317,14 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
         seconds, changed = [run.seconds for run in runs[begin:end]], records.notable(names[begin:end])
         times = [run.row["submitted_at"] for run in runs[begin:end]]
         ramp = likely_ramp(seconds, times, series_state.direction, changed)
-        if ramp is not None:
+        if ramp is not None and ramp.is_clear:
             indexes = (begin + ramp.at, begin + ramp.earliest, begin + ramp.latest)
             return replace(judgement, onset=Onset.of(runs, indexes, weekly=ramp.weekly))
         found = likely_indexes(
             seconds, range(1, first + CONFIRMATION_RUNS - begin), series_state.direction, changed
         )
         indexes = (begin + found[0], begin + found[1], begin + found[2])
+        return _began_at(judgement, runs, indexes, records, ramp)
     return _began_at(judgement, runs, indexes, records)
 
 
@@ -339,9 +340,16 @@ def _back_at_usual(series_state: SeriesState, since: Sequence[float]) -> int:
 
 
 def _began_at(
-    judgement: Judgement, runs: Sequence[SeriesRun], indexes: tuple[int, int, int], records: SeriesRecords
+    judgement: Judgement,
+    runs: Sequence[SeriesRun],
+    indexes: tuple[int, int, int],
+    records: SeriesRecords,
+    ramp: Ramp | None = None,
 ) -> Judgement:
-    """Add that the level began with one of these runs (likeliest, earliest, latest), and what changed."""
+    """Add that the level began with one of these runs (likeliest, earliest, latest), and what changed.
+
+    `ramp` is a drift that explains the runs about as well.
+    """
     names = [run.job_name for run in runs]
     at, earliest, latest = indexes
     within = {earliest - 1 + index for index in records.notable(names[earliest - 1 : latest + 1])} - {at}
@@ -353,7 +361,7 @@ def _began_at(
     ]
     return replace(
         judgement,
-        onset=Onset.of(runs, indexes, dict.fromkeys(nearby)),
+        onset=Onset.of(runs, indexes, dict.fromkeys(nearby), perhaps_weekly=ramp.weekly if ramp else None),
         changes=records.changes(names[at - 1], names[at]),
     )
 
@@ -383,7 +391,10 @@ def _with_slow_change(judgement: Judgement, runs: Sequence[SeriesRun], records: 
     against = Baseline().with_runs(*before)
     series_state = SeriesState("confirmed", "slower", after, against, judgement.series_state.baseline, after)
     step = replace(judgement, series_state=series_state, drift=drift, placement=None)
-    return _began_at(step, runs, (at, earliest, latest), records)
+    searched = len(runs) - sum(level.runs for level in drift.levels)
+    changed = {index - searched for index in records.notable(names[searched:])}
+    ramp = likely_ramp([run.seconds for run in runs[searched:]], times[searched:], "slower", changed)
+    return _began_at(step, runs, (at, earliest, latest), records, ramp)
 
 
 def _judge_its_series(connection: StoreConnection, row: Mapping[str, Any]) -> None:

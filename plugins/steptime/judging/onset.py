@@ -17,8 +17,8 @@ CHANGE_ODDS = 30.0
 version of steptime do not count: they change all the time."""
 SHORTEST_RAMP_S = 3.5 * WEEK_S
 """A ramp is told from a step if it lasts four weeks, give or take some days between weekly runs."""
-RAMP_ODDS = 3.0
-"""How many times likelier than steps a ramp must be: most series jump rather than drift."""
+CLEAR_ODDS = 3.0
+"""How many times likelier than the other a ramp or a step must be; in between, both are told."""
 _SECOND_STEP = 0.1
 """How often a step is followed or preceded by another within the runs that are looked at."""
 _LARGE_STEP = 0.05
@@ -39,6 +39,8 @@ class Onset:
     """What changed at the other runs of this range, apart from nodes and the version of steptime."""
     weekly: float | None = None
     """Relative change a week if the series drifts, 0.01 is 1 % slower each week; None if it is a step."""
+    perhaps_weekly: float | None = None
+    """Of a step: relative change a week if a drift explains the runs about as well; else None."""
 
     @classmethod
     def of(
@@ -47,15 +49,17 @@ class Onset:
         indexes: tuple[int, int, int],
         nearby: Iterable[str] = (),
         weekly: float | None = None,
+        perhaps_weekly: float | None = None,
     ) -> Self:
         """Build an onset from the runs of a series, oldest first.
 
         `indexes` are the indexes of the likeliest, the earliest and the latest run with which the series got
         slower or faster. `nearby` is what changed at the other runs of that range, apart from nodes and the
-        version of steptime. `weekly` is the relative change a week if the series drifts.
+        version of steptime. `weekly` is the relative change a week if the series drifts, `perhaps_weekly`
+        that of a step that may be a drift as well.
         """
         at, earliest, latest = (runs[index].row["submitted_at"] for index in indexes)
-        return cls(runs[indexes[0]].job_name, at, earliest, latest, tuple(nearby), weekly)
+        return cls(runs[indexes[0]].job_name, at, earliest, latest, tuple(nearby), weekly, perhaps_weekly)
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any] | None) -> Self | None:
@@ -79,6 +83,13 @@ class Onset:
         """The drift as text: `drifts by 0.9 % a week`; empty if it is a step."""
         return "" if self.weekly is None else f"drifts by {abs(100 * self.weekly):.1f} % a week"
 
+    @property
+    def perhaps_words(self) -> str:
+        """What a step may be as well: `a drift of 0.9 % a week`; empty if it is clear, or if it drifts."""
+        return (
+            "" if self.perhaps_weekly is None else f"a drift of {abs(100 * self.perhaps_weekly):.1f} % a week"
+        )
+
 
 def changed_words(changes: Sequence[str], onset: Onset | None) -> str:
     """Return as text what changed at the run where a slowdown or speed-up began, and at runs of its range.
@@ -98,6 +109,8 @@ class Ramp:
     latest: int
     weekly: float
     """Relative change a week: 0.01 is 1 % slower each week."""
+    is_clear: bool
+    """Whether ramps make the runs `CLEAR_ODDS` times as likely as steps; else steps are about as likely."""
 
 
 def likely_ramp(
@@ -106,9 +119,9 @@ def likely_ramp(
     direction: Direction,
     changed: Collection[int] = (),
 ) -> Ramp | None:
-    """Return the likeliest ramp of at least `SHORTEST_RAMP_S` between two levels; None if it is no drift.
+    """Return the likeliest ramp of at least `SHORTEST_RAMP_S` between two levels; None if it is a step.
 
-    It is one if ramps make the runs `RAMP_ODDS` times as likely as one step or two.
+    It is one if one step or two make the runs `CLEAR_ODDS` times as likely as ramps.
 
     A gap between two runs of more than half a ramp could hide a step as well: such ramps are left out.
 
@@ -157,14 +170,15 @@ def likely_ramp(
         )
     ramps += places - np.logaddexp.reduce(places)
     of_ramps = np.logaddexp.reduce(ramps)
-    if of_ramps <= of_steps + math.log(RAMP_ODDS):
+    if of_ramps <= of_steps - math.log(CLEAR_ODDS):
         return None
     best = int(np.argmax(ramps))
     of_first = np.bincount(firsts, np.exp(ramps - of_ramps), minlength=runs - 1)
     odds = {index + 1: float(probability) for index, probability in enumerate(of_first)}
     earliest, latest = _credible_range(odds)
     weekly = float(heights[best] * WEEK_S / lengths[best])
-    return Ramp(int(firsts[best]) + 1, earliest, latest, weekly)
+    is_clear = bool(of_ramps > of_steps + math.log(CLEAR_ODDS))
+    return Ramp(int(firsts[best]) + 1, earliest, latest, weekly, is_clear)
 
 
 def _two_steps(off: Any, direction: Direction, odds_of_step: Any) -> float:

@@ -105,7 +105,8 @@ def since_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
             return f"It {last['drift_words']} since the run of {date(last['since'])}: no single change."
         began = next((row for row in rows if row["submitted_at"] == last["since"]), last)
         changed = f"; changed then: {began['changes']}" if began["changes"] else ""
-        return f"Its level began with the run of {date(last['since'])}{changed}."
+        perhaps = f" It may be {last['perhaps_words']} instead." if last["perhaps_words"] else ""
+        return f"Its level began with the run of {date(last['since'])}{changed}.{perhaps}"
     levels = [row["level_s"] for row in rows if row["level_s"] is not None]
     if not levels:
         return ""
@@ -190,6 +191,7 @@ def _row(finding: Finding, changed: tuple[str, str]) -> dict[str, Any]:
         "judged_on": run.judged_on,
         "since": finding.since,
         "drift_words": finding.onset.drift_words if finding.onset else "",
+        "perhaps_words": finding.onset.perhaps_words if finding.onset else "",
         "low_s": low,
         "high_s": high,
         "changes": changed[0],
