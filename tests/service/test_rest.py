@@ -319,6 +319,40 @@ def test_a_login_page_of_a_proxy_is_no_refused_password(
         client.dags()
 
 
+HEALTHY = {"metadatabase": {"status": "healthy"}}
+REFUSED = (401, {"detail": "Invalid credentials"})
+
+
+@pytest.mark.parametrize("status", ["unhealthy", None])
+def test_a_login_that_fails_with_the_database_is_no_refused_password(
+    api: Any, client: AirflowClient, status: str | None
+) -> None:
+    api.answers["POST /auth/token"] = REFUSED
+    api.answers["GET /api/v2/monitor/health"] = (200, {"metadatabase": {"status": status}})
+    told = "can log nobody in, as its database is (unhealthy|never started)$"
+    with pytest.raises(SystemFailure, match=told):
+        client.dags()
+    assert len(api.asked("POST /auth/token")) == 1
+
+
+def test_a_login_is_tried_once_more_when_the_database_is_healthy(api: Any, client: AirflowClient) -> None:
+    answers = iter([REFUSED, (201, {"access_token": "first"})])
+    api.answers["POST /auth/token"] = lambda _: next(answers)
+    api.answers["GET /api/v2/monitor/health"] = (200, HEALTHY)
+    api.answers["GET /api/v2/dags"] = (200, {"dags": [], "total_entries": 0})
+    assert client.dags() == []
+
+
+def test_a_password_that_is_refused_beside_a_healthy_database_is_the_users_error(
+    api: Any, client: AirflowClient
+) -> None:
+    api.answers["POST /auth/token"] = REFUSED
+    api.answers["GET /api/v2/monitor/health"] = (200, HEALTHY)
+    with pytest.raises(UserError, match="refuses the password of 'ada'"):
+        client.dags()
+    assert len(api.asked("POST /auth/token")) == 2
+
+
 @pytest.mark.parametrize(
     "lookup", [(401, {"detail": "expired"}), (403, {"detail": "no"}), (422, {"detail": "no"})]
 )

@@ -411,11 +411,22 @@ class AirflowClient:
         return None if answers_nothing and response.is_success else self._json(response)
 
     def _log_in(self) -> str:
-        """Log in and return the token. Raises UserError if Airflow refuses the password."""
+        """Log in and return the token.
+
+        FAB's manager refuses a right password, too, while it cannot read its database: its `find_user` takes
+        any error for a user who does not exist. So a refusal counts once the database is known to be healthy.
+        Raises UserError if Airflow refuses the password, and SystemFailure if its database is not healthy.
+        """
         body = {"username": self.user, "password": self._password}
         response = self._send("POST", "/auth/token", json=body)
-        refusals = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        if response.status_code in refusals and _is_airflows(response):
+        if _is_refusal(response):
+            database = self.health().components.get("metadatabase")
+            if database != "healthy":
+                raise SystemFailure(
+                    f"Airflow at {self.url} can log nobody in, as its database is {database or 'not shown'}"
+                )
+            response = self._send("POST", "/auth/token", json=body)
+        if _is_refusal(response):
             raise UserError(
                 f"Airflow at {self.url} refuses the password of '{self.user}': "
                 "set STEPTIME_AIRFLOW_USER and STEPTIME_AIRFLOW_PASSWORD"
@@ -482,6 +493,12 @@ def _error_of(traceback: str) -> str:
 
 def _run_path(dag_id: str, dag_run_id: str) -> str:
     return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(dag_run_id, safe='')}"
+
+
+def _is_refusal(response: httpx.Response) -> bool:
+    """Return whether an answer to a login is Airflow's refusal of the user or the password."""
+    refusals = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    return response.status_code in refusals and _is_airflows(response)
 
 
 def _is_airflows(response: httpx.Response) -> bool:
