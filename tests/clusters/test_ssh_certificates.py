@@ -3,17 +3,19 @@
 import getpass
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from steptime.clusters.slurm import ssh_login
 from steptime.errors import LoginRefused, UserError
 
 from .ssh_site import Open, Site, connection, where
 
-pytestmark = pytest.mark.long
 
-
+@pytest.mark.long
 async def test_user_certificates(site: Site, log_in: Open) -> None:
     """A certificate may be in a file, beside the key, or given as text; a refusal has its reason."""
     node = site.host("node")  # no key is authorized there, so only a certificate logs in
@@ -62,6 +64,7 @@ async def test_user_certificates(site: Site, log_in: Open) -> None:
             await log_in({"node": connection(node, keys, **fields)}).run(["true"], timeout_s=60)
 
 
+@pytest.mark.long
 async def test_host_certificates(site: Site, log_in: Open) -> None:
     """A host's own key may be unknown if its authority is in known_hosts or in the connection."""
     keys = site.keys("user")
@@ -90,3 +93,28 @@ async def test_host_certificates(site: Site, log_in: Open) -> None:
         for trusting in (of_file, of_field):
             with pytest.raises(LoginRefused, match=f"key that is not trusted .Certificate {told}"):
                 await log_in({"node": trusting}).run(["true"], timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("extra", "is_beside", "read"),
+    [
+        ({"key_file": "KEY"}, True, "KEY-cert.pub"),
+        ({"key_file": "KEY"}, False, None),
+        ({"key_file": "KEY", "private_key": "text"}, True, None),
+        ({"private_key": "text"}, True, None),
+        ({"key_file": "KEY", "certificate_file": "other"}, True, "other"),
+        ({"key_file": "KEY", "private_key": "text", "certificate_file": "other"}, True, "other"),
+        ({}, True, None),
+    ],
+)
+def test_the_certificate_beside_the_key_is_read_only_for_that_key(
+    extra: dict[str, str], is_beside: bool, read: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "key"
+    if is_beside:
+        (tmp_path / "key-cert.pub").touch()
+    monkeypatch.setattr("asyncssh.read_certificate", lambda path: path.name)
+    connection: Any = SimpleNamespace(
+        extra={name: value.replace("KEY", str(key)) for name, value in extra.items()}, name="far"
+    )
+    assert ssh_login._certificate(connection) == (read and read.replace("KEY", "key"))

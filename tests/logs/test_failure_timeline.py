@@ -5,11 +5,15 @@ The tables are kept in tests/golden/logs. After an intended change, rewrite them
     STEPTIME_UPDATE_GOLDEN=1 .venv/bin/pytest tests/logs/test_failure_timeline.py
 """
 
+import gzip
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import pytest
 from kept import assert_kept
 
+from steptime.logs import failure_causes, reader
 from steptime.logs.failure_timeline import ERROR_LINE, FailureSign, Timeline, Weight, earlier_problems
 
 STEP, NEXT_LOG = "step", "next log"
@@ -160,3 +164,41 @@ def test_each_sentence_about_signs_and_their_places() -> None:
 def test_an_attempt_keeps_a_thousand_signs() -> None:
     made = timeline(sign(Weight.HAPPENED, kind=f"kind {number}") for number in range(1001))
     assert [problem.kind for problem, _ in made.problems(complete=False)][-1] == "kind 999"
+
+
+@pytest.mark.parametrize(
+    ("values", "ended_by"),
+    [
+        *(({"code": "-9"}, "SIGKILL"), ({"code": "137"}, "SIGKILL"), ({"code": "143"}, "SIGTERM")),
+        *(({"code": "1"}, None), ({"code": "128"}, None), ({"code": "129"}, "SIGHUP"), ({"code": "0"}, None)),
+        *(({"number": "9"}, "SIGKILL"), ({"number": "11"}, "SIGSEGV"), ({"number": "900"}, None)),
+        *(
+            ({"how": "Killed"}, "SIGKILL"),
+            ({"how": "Aborted (core dumped)"}, "SIGABRT"),
+            ({"how": "Lost"}, None),
+        ),
+        ({}, None),
+    ],
+)
+def test_what_ended_a_process_by_its_code_number_or_word(
+    values: dict[str, str], ended_by: str | None
+) -> None:
+    found = failure_causes._ended_by(values)
+    assert (found and found.name) == ended_by
+
+
+def test_a_log_that_unpacks_to_too_much_says_to_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MOST_LOG_BYTES", 2 << 20)
+    for size, refused in ((2 << 20, False), ((2 << 20) + 1, True)):
+        (tmp_path / "log.gz").write_bytes(gzip.compress(bytes(size)))
+        read = 0
+        try:
+            for piece in reader.unpack_log(tmp_path / "log.gz"):
+                read += len(piece)
+            said = ""
+        except EOFError as error:
+            said = str(error)
+        assert said == ("it unpacks to more than 2 MiB, and is not read further" if refused else "")
+        assert read <= size
