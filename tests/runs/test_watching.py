@@ -80,13 +80,15 @@ async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(
 
 
 async def test_a_cancelled_wait_leaves_the_others_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(ScriptedCluster(RUNNING, RUNNING, DONE), monkeypatch)
+    cluster = use(ScriptedCluster(RUNNING), monkeypatch)
     waits = [asyncio.create_task(wait_for(name)) for name in ("a", "b")]
-    await asyncio.sleep(0.05)
+    while not cluster.polls:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
     waits[0].cancel("user action")
     with pytest.raises(asyncio.CancelledError) as cancelled:
         await waits[0]
+    cluster.answers = [DONE]
 
     assert cancelled.value.args == ("user action",), "by these words Airflow knows to call on_kill"
     assert await waits[1] == DONE
