@@ -301,3 +301,65 @@ def test_what_a_training_prints_and_writes(
         said.append(f"exit code {end(ending)}")
         said.append("".join(capsys.readouterr()))
     assert_kept("trainer/printed.txt", masked("\n".join(said), {re.escape(str(tmp_path)): "/job"}))
+
+
+def test_what_callbacks_ask_of_nemo_and_of_profilers(
+    trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer import nemo_callbacks, profiling, ranks
+    from trainer.progress import Progress
+
+    stage = SimpleNamespace(
+        **{"get_pipeline_model_parallel_rank": lambda: 3, "get_expert_model_parallel_world_size": lambda: 8},
+        get_expert_model_parallel_rank=lambda: 5,
+    )
+    monkeypatch.setattr(nemo_callbacks, "parallel_state", stage)
+    monkeypatch.setattr(ranks, "parallel_state", stage)
+    run = planned(trainer, tmp_path, NEMO_RUNS["dense, spread, with overlaps"], "nemo")
+    timing, progress, logged = SimpleNamespace(timer={"train_step_timing": 2.0}), Progress(), []
+    module = SimpleNamespace(log=lambda *what, **how: logged.append(f"{what} {how}"), config="its config")
+    asked()
+    nemo_callbacks.ModelParallelSeed(4321).setup(None, None, "fit")
+    callbacks = [nemo_callbacks.WallTime(progress), nemo_callbacks.ModelFlops(run, timing)]
+    for wall_time_s in (None, 2.25):
+        progress.wall_time_s = wall_time_s
+        for callback in callbacks:
+            callback.on_train_batch_end(None, module, None, None, 0)
+    loop = nemo_callbacks.NemoLoop(
+        SimpleNamespace(
+            global_rank=6,
+            callback_metrics={"reduced_train_loss": 11.5, "lr": 0.001},
+            datamodule=SimpleNamespace(data_sampler=SimpleNamespace(init_consumed_samples=9600)),
+            strategy=SimpleNamespace(megatron_parallel=["chunk 0", "chunk 1"]),
+        ),
+        *(module, timing, 20),
+    )
+    names = ("step", "rank", "chunks", "config", "consumed_samples", "loss", "learning_rate", "step_time_s")
+    logged.append(", ".join(f"{name} {getattr(loop, name)}" for name in names))
+    called: list[str] = []
+    hooks = ("on_train_start", "on_step_start", "on_step_end", "on_train_end")
+    noting = SimpleNamespace(
+        **{hook: lambda loop, hook=hook: called.append(f"{hook} of step {loop.step}") for hook in hooks},
+        on_exception=lambda error: called.append(f"on_exception {error}"),
+    )
+    within, of_nemo = nemo_callbacks.InNemo(noting, timing), SimpleNamespace(global_step=7)
+    within.on_train_start(of_nemo, module)
+    within.on_train_batch_start(of_nemo, module, None, 0)
+    within.on_train_batch_end(of_nemo, module, None, None, 0)
+    within.on_train_end(of_nemo, module)
+    within.on_exception(of_nemo, module, ValueError("no"))
+    logged += [*called, f"work group {ranks.work_group()}", asked()]
+    monkeypatch.chdir(tmp_path)
+    for nsight in (False, True):
+        if nsight:
+            monkeypatch.setenv("STEPTIME_NSIGHT", "1")
+        for rank in (0, 1):
+            window = trainer.spec.ProfileWindow(first_step=2, last_step=3, ranks=(0,))
+            profile = profiling.ProfileSteps(window, Path())
+            for step in range(5):
+                profile.on_step_start(Loop(step, rank))
+                profile.on_step_end(Loop(step, rank))
+                if calls := asked():
+                    logged.append(f"rank {rank}, step {step}, Nsight {nsight}: {calls}".replace("\n", "; "))
+    logged.append(capsys.readouterr().out)
+    assert_kept("trainer/callbacks.txt", "\n".join(logged))
