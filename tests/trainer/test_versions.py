@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer import versions
+from trainer.ending import sentence
 from trainer.errors import TrainerError
 from trainer.versions import accepted, driver_version, has_option
 
@@ -45,3 +46,28 @@ def test_an_option_that_the_release_has_not_is_refused() -> None:
     assert accepted(strategy, pipeline=2) == {"pipeline": 2}
     with pytest.raises(TrainerError, match=r"strategy has no 'sharp' in NeMo .* but the plan sets it"):
         accepted(strategy, pipeline=2, sharp=False)
+
+
+@pytest.mark.parametrize(
+    ("bridge", "core", "remark"),
+    [
+        ("0.3.1", "0.16.1", False),
+        ("0.6.2", "0.19.2", False),
+        ("0.3.1", "0.19.2", True),
+        ("0.6.2", "0.16.1", True),
+        ("0.4.0", "0.17.0", True),
+    ],
+)
+def test_each_pair_of_versions_that_trained_is_known(
+    bridge: str, core: str, remark: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "_version", {"megatron-bridge": bridge, "megatron-core": core}.get)
+    there = (
+        f"Megatron-Bridge {bridge} with Megatron-Core {core} is installed, and this trainer was tried with "
+    )
+    said = there + "0.3.1 and 0.16.1 or 0.6.2 and 0.19.2 only" if remark else None
+    assert versions.untried("megatron_bridge") == said
+    for error in (ImportError("no"), AttributeError("no"), TypeError("no"), ValueError("no")):
+        hint = f"; {said}: choose another image if their API differs."
+        expected = hint if remark and not isinstance(error, ValueError) else ""
+        assert sentence(error, 3, 99, "megatron_bridge") == f"rank 3 failed: no{expected}"
