@@ -46,6 +46,9 @@ def test_what_does_not_change_how_a_run_ran_is_no_event(make_result: MakeResult)
         "mode": "profile",
         "cluster_options": {"exclude": "n1"},
     }
+    # A cell that a person has run by hand comes into a sweep.
+    other["run"] |= {"cell": "llama3.1·tiny·fp32·2", "keep_checkpoint": True, "for_judging": False}
+    other["run"]["trial"] = {"variant": "mbs 2", "round": 3}
     other["run"]["recipe"] |= {"image": "nemo:25.12"}
     other["provenance"]["environment"] |= {"PYTHONPATH": "/elsewhere"}
     assert changes(json.dumps(one), json.dumps(other)) == []

@@ -22,6 +22,7 @@ NODES = "nodes"
 """The name under which `read_setup` returns the nodes of a run."""
 _NO_CHANGE = {
     *("schema_version", "experiment", "cluster", "mode", "repeat", "checkpoint_path", "model_flops"),
+    *("cell", "trial", "keep_checkpoint", "for_judging"),
     "environment",  # the whole one is in the provenance
 }
 """Fields of a planned run that do not change how it runs."""
