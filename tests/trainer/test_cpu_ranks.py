@@ -23,7 +23,7 @@ def meet(launch, ending):
     ranks = torch.ones(())
     torch.distributed.all_reduce(ranks)
     # In one write, as the ranks share the log: an unbuffered `print` writes pieces.
-    os.write(1, f"rank {launch.rank} of {launch.world_size} met {int(ranks)}\n".encode())
+    os.write(1, f"rank {launch.rank} of {launch.world_size} met {int(ranks)}\\n".encode())
 
 def fail(launch, ending):
     if launch.rank == 1:

@@ -45,7 +45,7 @@ if __name__ == "__main__":
     rglob = Path.rglob
     def noted(self, pattern):
         # In one write, as the ranks share the log.
-        os.write(1, f"rank {os.environ['RANK']} looks at the files of the checkpoint\n".encode())
+        os.write(1, f"rank {os.environ['RANK']} looks at the files of the checkpoint\\n".encode())
         return rglob(self, pattern)
     Path.rglob = noted
     sys.exit(main())
