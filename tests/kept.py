@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
+NAMES_OF_JOBS = {
+    r"-[0-9a-f]{10}-(?=\d)": "-HASH-",
+    r"\b[0-9a-f]{32}\b": "ID",
+    r"_1\d{9}-\w+": "_TIME",
+}
+"""What differs from run to run in the names and folders of jobs, and what stands for it."""
 
 
 def masked(text: str, placeholders: Mapping[str, str]) -> str:

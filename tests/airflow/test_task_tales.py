@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import structlog
 from airflow.sdk.exceptions import TaskDeferred
-from kept import assert_kept, masked
+from kept import NAMES_OF_JOBS, assert_kept, masked
 
 from steptime.airflow.assets import published_results
 from steptime.airflow.base import task_key
@@ -30,9 +30,7 @@ from .conftest import MakeContext, event_of, submitted_job, task_of
 pytestmark = pytest.mark.long
 
 MASKED = {
-    r"-[0-9a-f]{10}-(?=\d)": "-HASH-",
-    r"\b[0-9a-f]{32}\b": "ID",
-    r"_1\d{9}-\w+": "_TIME",
+    **NAMES_OF_JOBS,
     r"\b1[789]\d{8}(\.\d+)?\b": "TIME",
     r"\bread \d+ bytes\b": "read N bytes",
 }

@@ -216,12 +216,11 @@ def _shared(cluster: str, latest: Sequence[Evidence], has_changed: HasChanged) -
     """
     directions: tuple[Direction, ...] = ("slower", "faster")
     for direction in directions:
-        open_ones = [run for run in latest if run.is_open and run.direction == direction]
         together = _changed_together(cluster, direction, latest, has_changed)
         if together is not None:
             yield together
         rest = [run for run in latest if together is None or run.cell not in together.cells]
-        left = [run for run in open_ones if run in rest]
+        left = [run for run in rest if run.is_open and run.direction == direction]
         while (change := _most_shared(left)) is not None:
             sharing = _sharing(left, change)
             began = [run.since for run in sharing]

@@ -309,7 +309,7 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
         return judgement
     names = [run.job_name for run in runs]
     first = names.index(with_job_names(series_state.since)[0][0])
-    indexes = (first, first, first)
+    indexes, ramp = (first, first, first), None
     if series_state.state == "confirmed":
         begin = names.index(with_job_names(series_state.against.runs)[0][0])
         end = min(names.index(judgement.run.job_name), first + BASELINE_RUNS) + 1
@@ -324,8 +324,7 @@ def _with_onset(judgement: Judgement, runs: Sequence[SeriesRun], records: Series
             seconds, range(1, first + CONFIRMATION_RUNS - begin), series_state.direction, changed
         )
         indexes = (begin + found[0], begin + found[1], begin + found[2])
-        return _began_at(judgement, runs, indexes, records, ramp)
-    return _began_at(judgement, runs, indexes, records)
+    return _began_at(judgement, runs, indexes, records, ramp)
 
 
 def _back_at_usual(series_state: SeriesState, since: Sequence[float]) -> int:
@@ -344,11 +343,11 @@ def _began_at(
     runs: Sequence[SeriesRun],
     indexes: tuple[int, int, int],
     records: SeriesRecords,
-    ramp: Ramp | None = None,
+    ramp: Ramp | None,
 ) -> Judgement:
     """Add that the level began with one of these runs (likeliest, earliest, latest), and what changed.
 
-    `ramp` is a drift that explains the runs about as well.
+    `ramp` is a drift that explains the runs about as well, if there is one.
     """
     names = [run.job_name for run in runs]
     at, earliest, latest = indexes

@@ -14,7 +14,7 @@ import pytest
 import stored
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
-from kept import assert_kept, masked
+from kept import NAMES_OF_JOBS, assert_kept, masked
 
 from steptime.airflow.base import task_key
 from steptime.clusters.base import StagedFiles
@@ -31,9 +31,7 @@ __all__ = ["scene", "states", "trial", "usual_weeks"]  # fixtures
 pytestmark = pytest.mark.long
 
 MASKED = {
-    r"-[0-9a-f]{10}-(?=\d)": "-HASH-",
-    r"\b[0-9a-f]{32}\b": "ID",
-    r"_1\d{9}-\w+": "_TIME",
+    **NAMES_OF_JOBS,
     r"20\d\d-\d\d-\d\d": "DATE",
     r"/\S*/(?=home/)": "/",
 }
