@@ -110,7 +110,7 @@ async def test_torchtitan_trains_and_is_measured_checked_and_stored(
     use_debug_model(config / "workloads" / f"{workload}.yaml", version, assets)
     # Nothing is asked of torch's compiler, which takes a minute of two cores.
     uncompiled = {"TORCHDYNAMO_DISABLE": "1"}
-    run = planned(workload=workload, gpus="2", max_steps=8, window="3:7", environment=uncompiled)
+    run = planned(workload=workload, gpus="2", max_steps=6, window="2:5", environment=uncompiled)
     here = staged_files(python, ROOT)
     job = await cluster.submit(job_spec(run, here, cluster_config, identity="d/r/c", started=1_700_000_000))
     status = await end_of(cluster, job.name, 1200)
@@ -120,10 +120,10 @@ async def test_torchtitan_trains_and_is_measured_checked_and_stored(
     measured = measure(run, log)
     verdict = validate(run, status, log, measured)
     assert verdict.valid, verdict.reason
-    assert (log.format, len(log.steps)) == ("torchtitan", 8)
+    assert (log.format, len(log.steps)) == ("torchtitan", 6)
     assert log.steps[-1].loss < log.steps[0].loss
     # A line is printed some time after its step was timed: on a busy machine the two differ by up to a half.
-    assert 1 / 3 < measured.step_time_mean_s / _seconds_by_time_stamps(job.log_path, 3, 7) < 3
+    assert 1 / 3 < measured.step_time_mean_s / _seconds_by_time_stamps(job.log_path, 2, 5) < 3
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     publish(store, make_result("titan", run=run, log=log, measurement=measured, verdict=verdict))
     [row] = store.results()

@@ -66,12 +66,16 @@ def _attend_densely() -> None:
     from torch.nn.attention.flex_attention import create_mask
     from torchtitan.models.common import attention
 
+    masks: dict[str, Any] = {}  # the newest, which all layers of a batch share
+
     def dense(
         q: Any, k: Any, v: Any, *, block_mask: Any, scale: Any, enable_gqa: bool, **_: Any
     ) -> tuple[Any, None]:
-        mask = create_mask(block_mask.mask_mod, q.shape[0], 1, q.shape[2], k.shape[2], device="cpu")
+        if masks.get("of") is not block_mask:
+            size = q.shape[0], 1, q.shape[2], k.shape[2]
+            masks.update(of=block_mask, dense=create_mask(block_mask.mask_mod, *size, device="cpu"))
         product = torch.nn.functional.scaled_dot_product_attention
-        return product(q, k, v, attn_mask=mask, scale=scale, enable_gqa=enable_gqa), None
+        return product(q, k, v, attn_mask=masks["dense"], scale=scale, enable_gqa=enable_gqa), None
 
     attention.FlexAttention._compiled_flex_attn = staticmethod(dense)
 
