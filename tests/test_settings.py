@@ -9,7 +9,7 @@ from called import steptime
 from steptime.errors import UserError
 from steptime.pages.plans import describe_plan
 from steptime.recipes.sweeps import list_sweeps, load_sweep
-from steptime.settings import config_file, config_names, dags_dir, replaced_files, shipped
+from steptime.settings import config_file, config_files, config_names, dags_dir, replaced_files, shipped
 from steptime.store.run_queries import Store
 
 
@@ -32,6 +32,13 @@ def test_a_team_writes_only_its_own_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert config_file("clusters/selene.yaml") == tmp_path / "clusters" / "selene.yaml", "where it is written"
     assert config_names("nothing") == ()
     assert replaced_files() == ()
+
+
+def test_every_shipped_file_is_one_that_is_read() -> None:
+    """An archive has those, and people are told which of those they replace."""
+    ours = shipped("config")
+    there = {str(path.relative_to(ours)) for path in ours.rglob("*.yaml")}
+    assert there - set(config_files()) == {"upstream/differences.yaml"}, "which is steptime's own"
 
 
 def test_a_file_of_the_team_replaces_the_shipped_one_and_is_named(

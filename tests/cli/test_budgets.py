@@ -51,6 +51,15 @@ def test_a_plan_that_is_allowed_says_how_the_budget_stands(
         assert last.startswith("budget: 0.00 of 0.40 GPU-hours used in 20")
         assert last.endswith(", 0.17 committed, this plan at most 0.17")
 
+    text = budget.read_text().replace("name: local", "name: other")
+    (budget.parent / "other.yaml").write_text(text.replace("gpu_hours_per_month: 0.4", ""))
+    runs = [{"workload": "llama3.1", "gpus": 1, "cluster": cluster} for cluster in ("local", "other")]
+    sweep = {"name": "both", "gpu_hours_max": 10, "runs": runs}
+    (budget.parents[1] / "sweeps" / "both.yaml").write_text(json.dumps(sweep))
+    assert steptime("sweep", "plan", "both") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(", 0.17 committed, this plan at most 0.17"), "also beside a cluster without a budget"
+
 
 def test_a_budget_that_cannot_be_checked_is_a_failure_of_the_system(
     budget: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -54,12 +54,14 @@ def test_a_cluster_that_was_added_passes_its_check(
     assert "exists already" in str(again.exception)
 
 
-def surveyed(monkeypatch: pytest.MonkeyPatch, gres: str) -> None:
-    """Let the login node show one partition whose nodes have these GPUs."""
-    partition = Partition(name="batch", is_default=True, is_up=True, state="idle", nodes=4, gres=gres)
+def surveyed(monkeypatch: pytest.MonkeyPatch, *gres: str) -> None:
+    """Let the login node show a default partition whose nodes have these GPUs, and one for tests."""
+    debug = Partition(name="debug", is_default=False, is_up=True, state="idle", nodes=1, gres=gres[0])
+    usual = {"name": "batch", "is_default": True, "is_up": True, "state": "drained", "nodes": 4}
+    partitions = (debug, *(Partition(**usual, gres=one) for one in gres))
     seen = Survey(
         where="ada@login",
-        partitions=(partition,),
+        partitions=partitions,
         accounts=("4711",),
         containers=("pyxis", "bwrap"),
         folders=("/shared/ada",),
@@ -75,21 +77,21 @@ def surveyed(monkeypatch: pytest.MonkeyPatch, gres: str) -> None:
 @pytest.mark.parametrize(
     ("gres", "asked", "found"),
     [
-        ("gpu:h100:8(S:0-1)", [], ("h100", 8, "pyxis")),
-        ("gpu:nvidia_gb200:4", [], ("gb200", 4, "pyxis")),
-        ("(null)", [], ("cpu", None, "pyxis")),
-        ("gpu:8", ["--gpu-type", "b200", "--container", "none"], ("b200", 8, "none")),
+        (["gpu:h100:4", "gpu:h100:8(S:0-1)"], [], ("h100", 8, "pyxis")),
+        (["gpu:nvidia_gb200:4"], [], ("gb200", 4, "pyxis")),
+        (["(null)"], [], ("cpu", None, "pyxis")),
+        (["gpu:8"], ["--gpu-type", "b200", "--container", "none"], ("b200", 8, "none")),
     ],
     ids=["GPUs", "GPUs whose name ends as another's", "no GPUs", "GPUs without a type"],
 )
 def test_what_no_option_gives_is_as_the_login_node_shows_it(
     config: Path,
     monkeypatch: pytest.MonkeyPatch,
-    gres: str,
+    gres: list[str],
     asked: list[str],
     found: tuple[str, int | None, str],
 ) -> None:
-    surveyed(monkeypatch, gres)
+    surveyed(monkeypatch, *gres)
     added = runner.invoke(app, ["cluster", "add", "eos", *asked])
     assert added.exit_code == 0, added.output
     cluster = load_cluster("eos")

@@ -90,6 +90,7 @@ SHOWN = {
     "plan-on-cpus": "plan llama3.1 --checkpoint --repeats 2",
     "published": "recipes --workload nemotron4-340b-24.11 --published --wide",
     "recipes": "recipes --workload llama3.1-26.08 --wide",
+    "release-diff": "recipes diff gpt-oss-26.02 gpt-oss-26.08; recipes diff qwen3-26.02 qwen3-26.08",
     "rejected": "results --state rejected --gpus 2048 --wide",
     "results": "results --wide",
     "sets": "results compare --a node=node0 --b node=node1 --wide; "

@@ -38,13 +38,6 @@ def test_every_row_that_runs() -> None:
     assert (row["vp"], row["window"], row["time_limit"]) == (12, "last", "00:30:00")
 
 
-def test_what_a_release_changed_is_told_by_cell() -> None:
-    told = call("recipes", "diff", "gpt-oss-26.02", "gpt-oss-26.08").stdout
-    assert "gpt_oss_120b, all:\n  image: nvcr.io/nvidia/nemo:26.02 → nvcr.io/nvidia/nemo:26.06.01\n" in told
-    assert "  variable NCCL_GRAPH_REGISTER: - → 0\n" in told
-    assert "gpt_oss_120b, b300 bf16: 64; b200 bf16: 64:\n  expert parallel: 64 → 8\n" in told
-
-
 def test_how_runs_are_launched_is_listed_with_sources() -> None:
     rows = list(csv.DictReader(StringIO(call("recipes", "--launch", "--format", "csv").stdout)))
     on_gpus = {
@@ -98,7 +91,8 @@ def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
 
 
 def test_plan_shows_the_job_scripts() -> None:
-    shown = call("plan", "llama3.1", "--gpus", "2", "--show-script")
+    shown = call("plan", "llama3.1", "--gpus", "2", "--show-script", "--env", "A=b=c")
+    assert "\n  A=b=c \\\n" in shown.stdout
     assert "# ---- tiny·fp32·2: job script ----\n#!" in shown.stdout
     assert "# ---- tiny·fp32·2: time limit 600 s, log " in shown.stdout
     assert "-m trainer.cpu_ranks run.json" in shown.stdout

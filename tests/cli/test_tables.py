@@ -138,6 +138,12 @@ def test_numbers_of_a_column_have_equal_decimals(capsys: pytest.CaptureFixture[s
     ]
 
 
+def test_columns_are_aligned_beside_names_in_any_script(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"note": "東京", "at": "x"}, {"note": "Kassel", "at": "y"}, {"note": "ö", "at": "z"}]
+    output.show(rows, output.Format.TABLE, called="rows")
+    assert capsys.readouterr().out.splitlines() == ["note    at", "東京    x", "Kassel  y", "ö       z"]
+
+
 def test_what_is_no_number_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     output.show([{"value": 0.5}, {"value": "auto"}, {"value": True}], output.Format.TABLE, called="rows")
     assert capsys.readouterr().out.split() == ["value", "0.5", "auto", "True"]

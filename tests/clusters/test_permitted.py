@@ -121,6 +121,13 @@ def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
     )
 
 
+def test_a_run_may_take_all_gpus_that_jobs_may_hold(site: Path) -> None:
+    site.write_text(f"{SITE}gpus: 8\n")
+    assert refusal() == ""
+    site.write_text(f"{SITE}gpus: 7\n")
+    assert "needs 8 GPUs, but jobs on cluster site may hold at most 7 together" in refusal()
+
+
 def test_the_image_of_the_recipe_is_held_to_the_list_too(site: Path) -> None:
     site.write_text(f"{SITE}permitted_images: ['registry.site/*']\n")
     assert "image 'nvcr.io/nvidia/nemo:25.02.01' is not permitted on cluster site" in refusal()

@@ -61,6 +61,8 @@ def test_what_does_not_change_how_a_run_ran_is_no_event(make_result: MakeResult)
         (["n1", "n2"], ["n2", "n1"], ["nodes n1, n2 → n2, n1"]),
         (["n1", "n2", "n3", "n4", "n5"], ["n5", "n6", "n7", "n8", "n9"], ["nodes: 4 of 5 are others"]),
         (["n1", "n2", "n3", "n4", "n5"], ["n5", "n4", "n3", "n2", "n1"], ["nodes: in another order"]),
+        (["n1", "n2", "n3"], ["n3", "n4", "n5", "n6", "n7"], ["nodes: 4 of 5 are others"]),
+        (["n1", "n2", "n3", "n4", "n5"], ["n1", "n2", "n6"], ["nodes: 1 of 3 are others"]),
     ],
 )
 def test_of_many_nodes_it_says_how_many_are_others(

@@ -13,7 +13,11 @@ TIME_LIMIT = "slurmstepd: error: *** STEP 5.0 ON {} CANCELLED AT 2026-05-12T18:0
 
 
 def read(*lines: str, max_steps: int | None = None) -> TrainingLog:
-    return read_chunks(["".join(lines).encode()], max_steps=max_steps)
+    """Read a log at once and line by line, which has to show the same."""
+    text = "".join(lines).encode()
+    log = read_chunks([text], max_steps=max_steps)
+    assert read_chunks(text.splitlines(keepends=True), max_steps=max_steps).problems == log.problems
+    return log
 
 
 def megatron(first: int = 1, last: int = 5, *, total: int = 100) -> str:

@@ -357,7 +357,7 @@ def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) 
     return next(row for row in rows if row["job_name"] == "own")
 
 
-def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
+def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = here / "train.log"
     log.write_text("".join(line_forms.nemo2(step, time="2.71") for step in range(50)))
     os.utime(log, (1.7e9, 1.7e9))
@@ -370,11 +370,14 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path) -> None:
     named.write_bytes(log.read_bytes())
     told = call("results", "import", named.name, "--cluster", "mine", "--gpu-type", "cpu", code=1)
     assert "the log shows a recipe that has no run on cpu: leave out --gpu-type" in told
-    told = call("results", "import", "train.log", "--cluster", "mine", "--gpu-type", "h100", *sure)
-
-    [row] = Store().results(include_rejected=True)
-    assert (row["workload"], row["gpus"], row["cluster"]) == ("llama3.1-25.04", 64, "mine")
-    assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, "train.log")
+    with made_archive(here / "logs.tar.zst") as made:
+        made.addfile(*member("logs/train.log", log.read_bytes(), mtime=1.7e9))
+    for name in ("train.log", "logs.tar.zst"):
+        store = other_store(here / name.partition(".")[0], monkeypatch)
+        call("results", "import", name, "--cluster", "mine", "--gpu-type", "h100", *sure)
+        [row] = store.results(include_rejected=True)
+        assert (row["workload"], row["gpus"], row["cluster"]) == ("llama3.1-25.04", 64, "mine")
+        assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, name)
 
 
 @pytest.mark.parametrize("path", ["logs/train.log", "logs"])

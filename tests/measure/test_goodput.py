@@ -96,6 +96,11 @@ def test_jobs_without_a_result_are_failures_or_resubmissions(
     assert float(row["goodput_percent"]) == pytest.approx(100 * 10 / 217)
     assert float(row["resubmissions_percent"]) == pytest.approx(100 * 40 / 217)
 
+    earlier = make_result("before", gpus=4, submitted_at=now - 100_000, step_times=times)
+    stored.publish(Store(store), earlier)
+    costs = [compare_since(Store(store), now - 86_400, only).cost for only in ({"cluster": "eos"}, {})]
+    assert costs == ["", "local 0.0856 GPU-hours (0.0428 before); 0.0428 GPU-hours on failed runs"]
+
 
 @pytest.mark.usefixtures("store")
 def test_nothing_ran() -> None:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from steptime.mini_slurm import daemons, processes, service
 from steptime.mini_slurm import layout as layouts
-from steptime.mini_slurm import processes
 from steptime.mini_slurm.config_files import write_all
 from steptime.mini_slurm.layout import SlurmLayout
 
@@ -70,3 +70,28 @@ def test_a_daemon_that_starts_a_child_is_the_older_one(
 
     monkeypatch.setattr(psutil, "process_iter", lambda _: map(process, order))
     assert {name: one.pid for name, one in processes.daemons(layout).items()} == {"slurmctld": 1}
+
+
+@pytest.mark.parametrize(
+    ("dead", "done"),
+    [
+        (set(), ["Slurm is running already; looking at its health"]),
+        (
+            {"mariadbd", "slurmd-node3", "slurmd-node7"},
+            ["starting MariaDB", "mariadbd", "starting 2 nodes", "node3", "node7"],
+        ),
+    ],
+)
+def test_up_starts_what_does_not_run_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: set[str], done: list[str]
+) -> None:
+    did: list[str] = []
+    for name in ("wait_until_ready", "install_database", "add_cluster", "wait_for_nodes"):
+        monkeypatch.setattr(daemons, name, lambda *_: None)
+    monkeypatch.setattr(daemons, "start", lambda _, daemon: did.append(daemon))
+    monkeypatch.setattr(daemons, "start_nodes", lambda _, nodes: did.extend(nodes))
+    monkeypatch.setattr(processes, "daemons", lambda _: dict.fromkeys(set(daemons.ALL) - dead))
+    monkeypatch.setattr(layouts, "require_packages", lambda: None)
+    _, ran_already = service.up(tmp_path, did.append)
+    assert did == done
+    assert ran_already == (not dead)

@@ -56,8 +56,8 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
     assert f"<strong>{found.sentence}.</strong>" in text, "readers without scripts have the sentence"
 
 
-def of_sweep(make_result: MakeResult, job_name: str, week: str, **options: Any) -> Result:
-    ran = {"sweep": "nightly", "dag_id": "steptime_sweep"}
+def of_sweep(make_result: MakeResult, job_name: str, week: str, sweep: str, **options: Any) -> Result:
+    ran = {"sweep": sweep, "dag_id": "steptime_sweep"}
     provenance = make_result("x", dag_run_id=week).submitted.provenance.model_copy(update=ran)
     return make_result(job_name, provenance=provenance, **options)
 
@@ -67,15 +67,18 @@ def test_the_newest_run_of_a_sweep(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
-    for week in ("old", "new"):
+    ran = (("old", "nightly", -36), ("last", "nightly", -35), ("new", "nightly", 0), ("other", "weekly", 1))
+    for week, sweep, days in ran:
         for gpus in (1, 2):
-            at = 1e9 + (week == "new")
-            publish(Store(), of_sweep(make_result, f"{week}-{gpus}", week, gpus=gpus, submitted_at=at))
+            options: dict[str, Any] = {"gpus": gpus, "submitted_at": 1e9 + 86_400 * days}
+            publish(Store(), of_sweep(make_result, f"{week}-{gpus}", week, sweep, **options))
 
     report(tmp_path / "sweep.html", "--sweep", "nightly")
 
     found = report_sweep(Store(), "nightly")
     assert found.comparison.cells == 2
+    known = [dag_run["together"] for dag_run in found.answers["api/scaling"]["known"]]
+    assert known == ["steptime_sweep/new", "steptime_sweep/last"], "not later ones, and not older ones"
     assert len(found.answers["api/results"]["rows"]) == len(found.answers["api/scaling"]["rows"]) == 2
     assert "<title>Step times: sweep nightly</title>" in (tmp_path / "sweep.html").read_text()
 

@@ -95,6 +95,12 @@ MISTAKES = {
         "line 13, gpu_types.b200.image: image 'nvcr.io/nvidia/nemo' names no version: add its tag, like "
         "nvcr.io/nvidia/nemo:25.04.01, so that the run can be repeated.",
     ),
+    "an architecture that nobody has": (
+        "architecture: llama",
+        "architecture: bert",
+        "line 21, sizes.8b.model.architecture: unknown model family 'bert'. Valid are: llama, nemotron4, "
+        "nemotron_h, gpt, megatron_bridge.",
+    ),
     "heads and query groups": (
         "num_query_groups: 8",
         "num_query_groups: 12",

@@ -34,6 +34,15 @@ def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
     assert len(published) == len(set(published)) == len(performance_rows())
 
 
+def test_a_number_is_of_exactly_its_configuration() -> None:
+    recipe = next(recipe for recipe in RECIPES if published_performance(recipe))
+    other = {"size": "1b", "dtype": "fp32", "gpu_type": "a100", "global_batch_size": 9}
+    parts = {"parallelism": {"data": 1000}, "model": {"seq_length": 4097}}
+    other |= {name: getattr(recipe, name).model_copy(update=changed) for name, changed in parts.items()}
+    for name, value in other.items():
+        assert published_performance(recipe.model_copy(update={name: value})) is None, name
+
+
 def test_stated_flops_are_the_formulas_rounded() -> None:
     recipes = {(recipe.workload, recipe.size): recipe for recipe in RECIPES}
     stated = {

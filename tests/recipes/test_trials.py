@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 import yaml
 from called import steptime
 
@@ -18,6 +19,7 @@ from steptime.recipes.sweeps import load_sweep
 from steptime.recipes.trials import list_trials, load_trial, plan_trial, round_order
 from steptime.settings import shipped
 from steptime.staging.checking import check_config_files, checked_trial
+from steptime.store.run_queries import Store
 
 TINY = {"workload": "llama3.1", "size": "tiny", "gpus": 1}
 BATCHES = {"micro_batch_size": [1, 2, 3, 4]}
@@ -207,11 +209,18 @@ def test_mistakes_are_refused_in_a_sentence(
 
 
 def test_the_command_shows_variants_order_and_cost(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    write: Callable[..., Path],
+    make_result: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
+    stored.write(Store(), make_result(gpus=1))
     write(rounds_max=4)
     assert steptime("trial", "plan", "quick") == 0
     shown = capsys.readouterr().out
+    assert "(1 by the history of their series; 2 left out: " in shown, "of the three variants of one round"
     assert "left out: micro_batch_size=3: " in shown
     assert "trial quick: 12 jobs, at most 2.00 GPU-hours" in shown
     assert steptime("trial", "plan", "quick", "--format", "json") == 0

@@ -1,5 +1,6 @@
 """Parts of building the trainer's environment: what is installed from where, and why a failure is one."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,13 @@ def test_pytorchs_own_index_is_the_second_choice(
             ("--extra-index-url", looks_at),
         ]
         assert all("--no-deps" in call for call in calls), "what it needs is in the lock, pinned"
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(build_venv, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["build_venv", str(tmp_path / "file" / "venv"), "lock", "bootstrap"])
+    assert build_venv.main() == 1
+    assert capsys.readouterr().out.startswith("failed: [Errno ")

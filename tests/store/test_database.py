@@ -121,6 +121,12 @@ def test_a_server_that_is_not_there_is_named_without_the_password(url: str) -> N
     assert "hunter2" not in str(failure.value)
 
 
+def test_a_password_that_the_server_repeats_is_hidden(postgresql_url: str) -> None:
+    with pytest.raises(SystemFailure, match=r'role "\*\*\*" does not exist') as failure:
+        Store(f"{postgresql_url}&user=hunter2&password=hunter2").results()
+    assert "hunter2" not in str(failure.value)
+
+
 def test_a_database_that_the_server_lacks_is_not_waited_for(postgresql_url: str) -> None:
     with pytest.raises(SystemFailure, match='"nowhere" does not exist') as failure:
         Store(postgresql_url.replace("/postgres?", "/nowhere?")).results()

@@ -363,3 +363,41 @@ def test_what_callbacks_ask_of_nemo_and_of_profilers(
                     logged.append(f"rank {rank}, step {step}, Nsight {nsight}: {calls}".replace("\n", "; "))
     logged.append(capsys.readouterr().out)
     assert_kept("trainer/callbacks.txt", "\n".join(logged))
+
+
+def test_parameters_are_counted_over_all_ranks(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer import ranks
+
+    sizes = {"tensor_model": 4, "expert_model": 8, "expert_tensor": 2}
+    state = {f"get_{way}_parallel_world_size": lambda size=size: size for way, size in sizes.items()}
+    alone = SimpleNamespace(
+        tensor=lambda value, **_: value,
+        distributed=trainer.ranks.torch.distributed,
+        int64=0,
+        cuda=SimpleNamespace(),
+    )
+    alone.cuda.current_device = lambda: "cpu"
+    group = {"get_pipeline_model_parallel_group": lambda: None}
+    monkeypatch.setattr(ranks, "parallel_state", SimpleNamespace(**state, **group))
+    monkeypatch.setattr(ranks, "torch", alone)
+
+    def parameter(number: int, *, split: bool = False, shared: bool = False) -> SimpleNamespace:
+        return SimpleNamespace(numel=lambda: number, tensor_model_parallel=split, shared=shared)
+
+    chunk = {
+        "embedding": parameter(1, split=True),
+        "norm": parameter(10),
+        "mlp.experts.weight": parameter(100, split=True),
+        "mlp.experts.bias": parameter(1000),
+        "output": parameter(10**6, split=True, shared=True),
+    }
+    chunks = [SimpleNamespace(named_parameters=chunk.items), SimpleNamespace(named_parameters=lambda: [])]
+    assert ranks.count_parameters(chunks) == 4 * 1 + 10 + 2 * 8 * 100 + 8 * 1000
+
+
+def test_a_sample_has_the_same_tokens_everywhere(trainer: Any) -> None:
+    told = []
+    for uniform in (False, True):
+        samples = trainer.tokens.SyntheticTokens(5, 39, 7, attention_mask=False, uniform=uniform)
+        told += ["".join(map(str, samples.tokens(index))) + "\n" for index in (0, 3)]
+    assert_kept("trainer/tokens.txt", "".join(told))
