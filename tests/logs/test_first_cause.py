@@ -509,6 +509,58 @@ def test_rank_and_node_are_those_of_torchruns_table(prefix: str, code: int, says
     assert first(log).startswith(f"a rank ended with exit code {says} (rank 11 on gpu-b07)")
 
 
+FAILURE = """\
+{0}[{1}]:
+{0}  time      : 2026-11-30_10:03:25
+{0}  host      : gpu-b0{2}
+{0}  rank      : {2} (local_rank: {2})
+{0}  exitcode  : {3} (pid: 74{2})
+{0}  error_file: <N/A>
+{0}  traceback : Signal received by PID 74{2}
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "1: ", "[default0]:"])
+@pytest.mark.parametrize("others", [1, 40])
+def test_the_first_failure_that_torchrun_saw_is_told_and_not_those_that_it_ended_itself(
+    prefix: str, others: int
+) -> None:
+    ended = "".join(FAILURE.format(prefix, 1 + other, 2 + other, -15) for other in range(others))
+    table = f"{prefix}Failures:\n{ended}{'-' * 53}\n{prefix}Root Cause (first observed failure):\n"
+    message = first(read(megatron(), table, FAILURE.format(prefix, 0, 1, -6)))
+    assert message == "a rank ended with exit code -6 (SIGABRT) (rank 1 on gpu-b01)"
+
+
+@pytest.mark.parametrize("code", [-6, 3])
+@pytest.mark.parametrize("lost", [("0", "3"), ("1", "3")])
+def test_a_rank_that_ended_without_a_word_comes_before_connections_that_others_lost(
+    code: int, lost: tuple[str, ...]
+) -> None:
+    """Rank 1 aborts; but if it lost a connection itself, that is why it ended."""
+    closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:51340.\n"
+    said = "".join(f"[rank{rank}]: {TRACEBACK}[rank{rank}]: {closed}" for rank in lost)
+    table = "Root Cause (first observed failure):\n" + FAILURE.format("", 0, 1, code)
+    message = first(read(megatron(), said, table))
+    assert message.startswith("Python traceback" if "1" in lost else f"a rank ended with exit code {code}")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "is_first"), [("1", True), ("1-2", True), ("1,5-6", True), ("0-7", False), ("2,3", False)]
+)
+def test_so_does_a_task_that_srun_saw_ending(tasks: str, *, is_first: bool) -> None:
+    closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:51340.\n"
+    ended = f"srun: error: n1: tasks {tasks}: Aborted (core dumped)\n"
+    message = first(read(megatron(), f"[rank3]: {TRACEBACK}[rank3]: {closed}", ended))
+    assert message.startswith(f"srun: task {tasks} on n1: Aborted" if is_first else "Python traceback: ")
+
+
+def test_a_process_that_ends_itself_without_an_exception_is_told() -> None:
+    """A destructor of torch's does so if the program ends before its process group is destroyed."""
+    says = "terminate called without an active exception"
+    log = read(megatron(), f"{says}\n", TABLE.format("", -6))
+    assert first(log) == f"a process crashed: {says}"
+
+
 def test_torchruns_table_names_the_rank_of_the_traceback_in_it() -> None:
     table = TABLE.format("", 1).replace("<N/A>\n", "error.json\n  traceback : ")
     log = read(megatron(), table, TRACEBACK.replace("\n", "\n  "), "RuntimeError: mat2 has a stride\n")

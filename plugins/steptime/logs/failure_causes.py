@@ -168,6 +168,12 @@ _LAUNCHERS_TABLE = re.compile(
 )
 """The lines of torchrun's table of failures before those of the exit code and the traceback."""
 _IN_LAUNCHERS_TABLE = (b"exitcode  :", b"traceback :")
+_OF_LATER_FAILURE = re.compile(
+    rb"(?:\A|\n)(?![^\n]{0,200}Root Cause)[^\n]{0,300}\n[^\n]{0,200}\[\d{1,6}\]:\s*\n"
+    rb"(?:[^\n]{0,300}\n){3,5}[^\n]{0,300}\Z"
+)
+"""The same lines of a rank that is not the table's root cause: most often torchrun ended it itself."""
+_LAST_FORM = 1000
 _RAYS_ACTOR = re.compile(rb"\bip: (?P<node>[\d.]{7,15})\s*\n(?:[^\n]*\n)?[^\n]*\Z")
 """What Ray says of an actor, before the lines that say why it died."""
 _OF_AN_ACTOR = re.compile(rb"\b[Tt]he actor(?:'s node was| (?:is dead|died) because) .{1,300}")
@@ -320,11 +326,16 @@ class Failures:
         sentence = sign.sentence
         if sentence and weight is Weight.ENDED:
             sentence += _silence(text, self.around.before)
+        form = sign.form
+        if any(words in line for words in _IN_LAUNCHERS_TABLE) and _OF_LATER_FAILURE.search(
+            self.around.before
+        ):
+            form = _LAST_FORM
         places = self._places(line, label, is_vague=sign.is_vague) | dict(sign.places)
         if "task" in sign.places:
             places.pop("rank", None)
         return self._with_excerpt(
-            sign._replace(places=places, weight=weight, is_vague=is_vague, sentence=sentence)
+            sign._replace(places=places, weight=weight, is_vague=is_vague, sentence=sentence, form=form)
         )
 
     def _places(self, line: bytes, label: bytes | None, *, is_vague: bool) -> dict[str, str]:

@@ -107,6 +107,17 @@ class _Group:
             if len(values) < _MOST_PLACES:
                 values[value] = None
 
+    def ranks(self) -> set[int]:
+        """Return the ranks that printed it, or that it names: `3`, or srun's `0-2,7`."""
+        named = [*self.places.get("rank", ()), *self.places.get("task", ())]
+        bounds = [part.partition("-") for text in named for part in text.split(",")]
+        return {
+            rank
+            for first, _, last in bounds
+            if first.isdecimal() and (last or first).isdecimal()
+            for rank in range(int(first), int(last or first) + 1)
+        }
+
     def problem(
         self, *, fatal: bool, prefix: str = "", node_of_rank: Mapping[str, str] | None = None
     ) -> Problem:
@@ -263,9 +274,18 @@ class Timeline:
             for group in groups
         )
 
+        followed = {
+            rank for group in groups if group.sign.weight is Weight.FOLLOWED for rank in group.ranks()
+        }
+
         def key(group: _Group) -> tuple[object, ...]:
             sign = group.sign
             weight = Weight.HAPPENED if sign.weight is Weight.WARNED and not happened else sign.weight
+            # A rank that ended without a word comes before what only other ranks say that they lost.
+            is_silent = weight is Weight.EXITED and bool(followed and group.ranks())
+            is_silent = is_silent and followed.isdisjoint(group.ranks())
+            if is_silent:
+                weight = Weight.FOLLOWED
             if is_ended and weight in (*_ERROR_LINES, Weight.FOLLOWED):
                 weight_order = weight + len(Weight)
             else:
@@ -276,6 +296,7 @@ class Timeline:
                 weight is not Weight.EXPLAINS,
                 is_late,
                 weight_order,
+                not is_silent,
                 several and sign.is_vague,
                 group.order,
             )
