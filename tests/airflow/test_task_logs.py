@@ -18,7 +18,7 @@ from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, submi
 
 
 def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> None:
-    context = make_context() | {"params": {"gpus": "2", "tensor_parallel": "2"}}
+    context = make_context() | {"params": {"gpus": "2", "pipeline_parallel": "2"}}
 
     said = "\n".join(logged(lambda: task_of("check_params").execute(context)))
 
@@ -27,7 +27,7 @@ def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> N
     assert re.search(header, said)
     [row] = [line for line in said.splitlines() if "tiny·fp32·2" in line]
     assert "pretrain_llama3.1_tiny_fp32_2" in row
-    assert "2·1·1·1" in row
+    assert "1·2·1·1" in row
     assert "0-19" in row
     assert "10:19" in row
     assert "at most " in said

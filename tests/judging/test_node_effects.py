@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
+from kept import assert_kept
 
 from steptime.durations import WEEK_S
 from steptime.judging.detection import SeriesState, judge
@@ -271,3 +272,16 @@ def test_a_node_is_usual_again_beyond_doubt_only(
     assert is_usual_again(runs, ("bad",), 0.1, 99.0) is usual
     assert not is_usual_again(runs, ("bad",), 0.1, 100.0)
     assert not is_usual_again(runs, ("other",), 0.1, 99.0)
+
+
+def test_by_how_much_nodes_differ() -> None:
+    _, runs = weeks_of(3, there=SIX, bad_weeks=2, others=(3, 4, 7), slow_first=(8,))
+    told = [
+        f"{effect.node} {effect.change:+.4f} {effect.low:+.4f} {effect.high:+.4f}, {effect.runs} runs of "
+        f"{effect.cells} cells since {effect.since:.0f}\n"
+        for effect in node_effects(runs)[:12]
+    ]
+    for slow in slow_nodes(runs):
+        changes = [f"{change:+.4f}" for change in (*slow.slow.values(), *slow.on_top.values())]
+        told.append(f"slow: {slow.nodes} {slow.effect.change:+.4f}, {slow.ran} cells, {changes}\n")
+    assert_kept("judging/nodes.txt", "".join(told))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept import assert_kept
 
 from steptime.judging.group_sequential import levels
 from steptime.judging.trials import Observation, TrialState, VariantState, decide
@@ -287,3 +288,21 @@ def test_few_variants_or_unknown_or_much_noise_are_not_screened(variants: int, k
 def test_the_fastest_four_are_not_set_aside() -> None:
     times = {f"v{number}": 10 * 1.3**number for number in range(13)}
     assert decided(list(times), [times]).still_in == ("v0", "v1", "v2", "v3")
+
+
+@pytest.mark.parametrize("noise", [0.5, None])
+def test_what_is_known_after_each_round_in_which_something_disturbed_a_run(noise: float | None) -> None:
+    names = ("default", "ring", "tree")
+    times = [(10.0, 10.06, 10.21), (10.05, 10.1, 10.2), (9.97, 11.2, 10.14), (10.02, 10.05, None)]
+    rounds = [dict(zip(names, one, strict=True)) for one in (*times, *times[:2])]
+    told = []
+    for number in range(1, len(rounds) + 1):
+        trial = decided(names, rounds[:number], known_noise_percent=noise, rounds_max=8)
+        told.append(f"round {number}: {trial.reason}, best {trial.best}, open {trial.open_pairs}\n")
+        for state in trial.variants:
+            numbers = (state.difference_percent, state.low_percent, state.high_percent)
+            shown = " ".join("-" if one is None else f"{one:.3f}" for one in numbers)
+            told.append(f"  {state.variant} {state.status} {state.left_round} {shown}\n")
+        if trial.reason is not None:
+            break
+    assert_kept(f"judging/trial-{noise}.txt", "".join(told))

@@ -360,11 +360,11 @@ def test_empty_and_meaningless_logs(tmp_path: Path) -> None:
 
 def test_binary_garbage_between_the_lines() -> None:
     garbage = bytes(range(256)) * 5000
-    log = read_chunks(
-        [line_forms.nemo2_log(range(25)) + garbage + b"\n" + line_forms.nemo2_log(range(25, 50))]
-    )
+    before = line_forms.nemo2_log(range(25))
+    log = read_chunks([before, b"\1" + garbage + b"\n" + line_forms.nemo2_log(range(25, 50))])
     assert len(log.steps) == 50
     assert kinds(log) == {"binary_data": False}
+    assert log.problems[0].message == f"the log holds binary data, first at byte {len(before) + 1:,}"
 
 
 def test_steps_of_another_format_do_not_mix_in() -> None:
