@@ -66,7 +66,7 @@ class _CudaMeansCpu(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
+        if func is torch.Tensor.cuda:
             return args[0]  # already where it should be; there is no other memory to copy to
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             # Megatron's optimizer and gradient clipping assert `tensor.type() == "torch.cuda.FloatTensor"`.
