@@ -2,6 +2,7 @@
 
 import asyncio
 import configparser
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,17 @@ _WHOLE_PROGRAMS = {"service", "slow", "trainer", "browser"}
 def pytest_report_header() -> str:
     """Name the machine that was drawn for these tests."""
     return _MACHINE
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from going through all modules and tests, which stay, again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -204,7 +204,11 @@ def test_mistakes_are_refused_in_a_sentence(
     write(**fields)
     with pytest.raises(UserError, match=f"(?s){says}"):
         checked_trial("quick")
-    with pytest.raises(UserError, match=f"(?s){says}"):
+
+
+def test_a_mistake_is_told_when_all_files_are_checked(write: Callable[..., Path]) -> None:
+    write(rounds_max=1)
+    with pytest.raises(UserError, match="at least 2"):
         check_config_files()
 
 

@@ -284,12 +284,12 @@ def plan_cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
 
 def _with_labels(cells: Sequence[Cell]) -> Iterator[Cell]:
     """Yield the cells with unique labels: where cells share a label, the fields that differ are appended."""
-    alike: dict[str, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        alike[cell.label].append(cell)
-    for cell in cells:
-        others = [_values(other.request) for other in alike[cell.label]]
-        mine = _values(cell.request)
+    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    every = [_values(cell.request) for cell in cells]
+    for cell, mine in zip(cells, every, strict=True):
+        alike[cell.label].append(mine)
+    for cell, mine in zip(cells, every, strict=True):
+        others = alike[cell.label]
         differing = {
             name: value for name, value in mine.items() if any(other.get(name) != value for other in others)
         }
