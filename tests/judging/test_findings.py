@@ -13,6 +13,7 @@ from steptime.judging.placement import Placement
 from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
 from steptime.store.columns import series_columns
+from steptime.wording import date
 
 USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
 
@@ -36,6 +37,13 @@ def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
     assert found.sentence == (
         "7 cells: 3 slower, 2 faster, 1 unchanged, 1 with insufficient history; worst x·x·2 +5.0 %, confirmed"
     )
+    until = {"x·x·5": 1.79e9 + 10 * 86_400, "x·x·0": 1.79e9}
+    known = zip(found.names, found.findings, strict=True)
+    silenced = Comparison(tuple(replace(one, silenced_until=until.get(name)) for name, one in known))
+    assert (
+        f"1 slower, 2 faster, 1 unchanged, 1 with insufficient history, 2 silenced until {date(1.79e9)};"
+        in (silenced.sentence)
+    ), "of the first that counts again"
 
 
 def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something() -> None:

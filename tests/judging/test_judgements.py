@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 import stored
+from kept import assert_kept
 from stored import publish
 from typer.testing import CliRunner
 
@@ -77,6 +78,16 @@ def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
     assert "NCCL_ALGO none" in last["changes"]
     for name in ("run-0", "run-6", "run-8"):
         assert name in last["rests_on"]
+
+
+def test_every_number_of_stored_judgements_is_the_reviewed_one(store: Store, make_result: MakeResult) -> None:
+    for number, level in enumerate((1.0, 1.03, 0.98, 1.02, 0.97, 1.01, 1.04, 1.12, 1.13, 1.11)):
+        publish(store, make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number))
+    told = [
+        " ".join(f"{name} {value:.5g}" for name, value in row.items() if isinstance(value, float)) + "\n"
+        for _, row in sorted(kept_judgements(store).items())
+    ]
+    assert_kept("judging/stored.txt", "".join(told))
 
 
 def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(

@@ -1,6 +1,7 @@
 """A suite: each cell at 95 % of its own baseline, what is lacking, and the dossier."""
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,8 @@ def test_each_verdict_and_the_dossier(make_result: MakeResult, cells: list[Run],
     assert done.output.startswith(f"{suite.sentence}.\n{suite.lacking[0]}.\n")
     page = (tmp_path / "d.html").read_text()
     assert "<h1>steptime: suite mini</h1>" in page
+    shown = ["faster", "slower", "", "", "slower", "slower", ""]
+    assert re.findall('<tr class="([a-z]*)">', page)[: len(shown)] == shown
     assert all(remark in page for remark in remarks if remark)
     assert hashlib.sha256(b"iteration 1\n").hexdigest() in page
     assert "not on this machine" in page

@@ -144,6 +144,8 @@ def test_three_rounds_without_a_valid_run_take_a_variant_out() -> None:
     gone = state_of(trial, "c")
     assert (gone.status, gone.left_round, gone.runs, gone.step_time_s) == ("cannot run", 3, 0, None)
     assert gone.cause == "no valid run in 3 rounds in a row"
+    apart = [{"a": 10.0, "b": 10.0, "c": time} for time in (None, None, 10.0, None)]
+    assert decided(["a", "b", "c"], apart, rounds_max=5).still_in == ("a", "b", "c"), "not in a row"
 
 
 def test_a_variant_that_misses_rounds_is_still_compared() -> None:

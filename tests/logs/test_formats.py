@@ -183,6 +183,10 @@ def test_torchtitans_step_time_follows_from_its_rate_and_its_setup(setup: str) -
     log = read(setup + "".join(line_forms.torchtitan(step) for step in range(1, 11)))
     assert {step.step_time_s for step in log.steps} == {131072 / 8 / 7282}
     assert log.problems == ()
+    again = read(
+        setup.replace("2", "1") + setup + "".join(line_forms.torchtitan(step) for step in range(1, 11))
+    )
+    assert again.steps == log.steps, "what a restart prints counts"
 
 
 @pytest.mark.parametrize("setup", ["", *(line + "\n" for line in TITAN_SETUPS["0.1"].splitlines())])

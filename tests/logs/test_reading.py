@@ -244,6 +244,15 @@ def test_ranks_without_label_that_begin_anew_have_restarted_once() -> None:
     assert len(log.steps) == 4
 
 
+def test_ranks_without_label_may_begin_anew_while_one_lags_behind() -> None:
+    before = [*[(step, rank) for step in range(30) for rank in (1, 2)][:-1], (30, 1), (29, 2)]
+    anew = [(step, rank) for step in range(27, 40) for rank in (3, 4)]
+    text = "".join(line_forms.nemo2(step, time=f"{rank}.5") for step, rank in (*before, *anew))
+    log = read_chunks([text.encode()], max_steps=40)
+    assert problem(log, "duplicate_steps").steps == (27, 28, 29, 30)
+    assert [step.step_time_s for step in log.steps] == [1.5] * 27 + [3.5] * 13
+
+
 def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_follows(tmp_path: Path) -> None:
     first, second = tmp_path / "log-a.x_123_0.out", tmp_path / "log-a.x_123_1.out"
     first.write_bytes(_attempt(range(31), "2.1") + b"srun: error: n1: task 3: Killed\n")

@@ -227,6 +227,7 @@ def test_a_file_of_a_newer_release_is_not_replaced(upstream: tuple[Path, Path], 
     sweep.write_text(older)
     imported(release, out)
     assert "v99.01.00" in sweep.read_text()
+    assert "is newer" not in imported(release, out).replace("\n", " "), "the same release once more"
 
 
 @pytest.mark.long
@@ -249,10 +250,13 @@ def test_upstreams_code_reaches_nothing_of_this_machine(upstream: tuple[Path, Pa
 def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_path: Path) -> None:
     release, _ = upstream
     launch = release / "tiny/launch.sh"
-    launch.write_text("echo 'no such scale' >&2; exit 1")
-    assert "left out: tiny launch.sh of this recipe refuses every run: no such scale" in imported(
-        release, tmp_path / "out"
-    )
+    for refusing, said in {
+        "echo 'no such scale' >&2; exit 1": "no such scale",
+        "cd /tmp; echo 'raise SystemExit(\"no such model\")' >no.py; python3 no.py": "no such model",
+    }.items():
+        launch.write_text(refusing)
+        printed = imported(release, tmp_path / "out")
+        assert f"left out: tiny launch.sh of this recipe refuses every run: {said}" in printed
 
 
 @pytest.mark.long

@@ -374,3 +374,11 @@ def test_a_node_sweep_of_too_many_pairs_is_refused_and_one_of_few_rounds_is_plan
 def test_a_gpu_count_that_is_null_is_refused(planned: Callable[..., SweepPlan]) -> None:
     with pytest.raises(UserError, match=r"runs\.0\.gpus\.1: has to be a GPU count, as in 8, not null"):
         planned(runs=[{"workload": "llama3.1", "gpus": [1, None]}])
+
+
+def test_an_entry_may_name_another_gpu_type_than_its_sweep(write: Callable[..., Path]) -> None:
+    entries = [LLAMA, LLAMA | {"gpu_type": "b200"}, LLAMA | {"gpu_type": ["b200", "h200"]}]
+    write(gpu_type="h100", runs=entries)
+    sweep = load_sweep("night")
+    asked = [{request["gpu_type"] for request in sweep.requests(entry)} for entry in range(3)]
+    assert asked == [{"h100"}, {"b200"}, {"b200", "h200"}]

@@ -39,7 +39,7 @@ def test_another_parallelism_and_batch_are_planned_and_named() -> None:
 
 
 def test_what_the_document_has_is_no_tuning() -> None:
-    assert planned(**LLAMA, tensor_parallel=4, global_batch_size=128) == planned(**LLAMA)
+    assert planned(**LLAMA, tensor_parallel=4, global_batch_size=128, expert_parallel=1) == planned(**LLAMA)
 
 
 def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:

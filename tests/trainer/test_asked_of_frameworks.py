@@ -401,3 +401,9 @@ def test_a_sample_has_the_same_tokens_everywhere(trainer: Any) -> None:
         samples = trainer.tokens.SyntheticTokens(5, 39, 7, attention_mask=False, uniform=uniform)
         told += ["".join(map(str, samples.tokens(index))) + "\n" for index in (0, 3)]
     assert_kept("trainer/tokens.txt", "".join(told))
+
+
+def test_the_norm_of_the_mixer_is_that_of_its_kernel(trainer: Any) -> None:
+    from trainer.cpu.mamba_reference import ReferenceMambaMixer
+
+    assert ReferenceMambaMixer().norm.epsilon == 1e-5, "as upstream's RMSNormGated has it"
