@@ -79,9 +79,25 @@ def test_a_sweep_with_a_task_that_escaped_the_first_mark_is_marked_again(
 def test_an_unknown_sweep_is_the_users_mistake(
     api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Such as its name in place of its run id: those that are under way are listed."""
     SweepUnderWay(api, "running")
-    assert steptime("sweep cancel sweeep") == 1
-    assert "has no sweep with the run id 'sweeep'" in capsys.readouterr().err
+    runs: list[dict[str, str]] = []
+    listed = "GET /api/v2/dags/~/dagRuns"
+    api.answers[listed] = lambda _: (200, {"dag_runs": runs, "total_entries": len(runs)})
+    for known, dag_ids in (
+        ("no {kind} runs now", []),
+        ("run-0", ["steptime_{kind}", "steptime_llama3.1-25.04", "another_{kind}"]),
+        ("run-0, run-1", ["steptime_{kind}", "steptime_{kind}_weekly"]),
+    ):
+        for kind in ("sweep", "trial"):
+            runs[:] = [
+                {"dag_id": name.format(kind=kind), "dag_run_id": f"run-{number}", "state": "running"}
+                for number, name in enumerate(dag_ids)
+            ]
+            assert steptime(f"{kind} cancel weekly") == 1
+            message = capsys.readouterr().err
+            assert f"has no {kind} with the run id 'weekly': 'steptime {kind} run' prints it" in message
+            assert f" Under way: {known.format(kind=kind)}.\n" in message
 
 
 def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(

@@ -6,6 +6,7 @@ from typing import Literal
 
 import typer
 
+from steptime import dag_ids
 from steptime.cli.following import DAG_PATIENCE_S, FIRST_TASK, airflow_client, explain_failure, follow
 from steptime.cli.plan import check_budgets
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
@@ -177,9 +178,11 @@ def _find(client: AirflowClient, run_id: str, kind: Kind) -> DagRun:
     """Return the DAG run of a sweep or trial. Raises UserError if there is none."""
     dag_run = client.find_dag_run(run_id, tag=kind)
     if dag_run is None:
+        running = [run for run in client.running_dag_runs() if run.dag_id.startswith(dag_ids.dag_id(kind))]
+        known = ", ".join(run.dag_run_id for run in running) or f"no {kind} runs now"
         raise UserError(
             f"Airflow at {client.url} has no {kind} with the run id '{one_line(run_id)}': 'steptime {kind} "
-            "run' prints it, and its page in Airflow shows it."
+            f"run' prints it, and its page in Airflow shows it. Under way: {known}."
         )
     return dag_run
 
