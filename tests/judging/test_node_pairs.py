@@ -99,6 +99,9 @@ def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
     slow = {pair: seconds for pair, seconds in times_of(1, link=("node3", "node4")).items() if pair in ring}
     assert find_slow_nodes(slow, {}) == {}
     assert "too few pairs to tell which" in find_slow_links(slow, ())["node3 - node4"]
+    every = times_of(1, link=("node3", "node4"))
+    of_one = {pair: seconds for pair, seconds in every.items() if "node4" not in pair or pair in ring}
+    assert "too few pairs to tell which" in find_slow_links(of_one, ())["node3 - node4"], "node4 has two"
 
 
 def test_the_whole_sentences_of_nodes_and_links() -> None:

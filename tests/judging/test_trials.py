@@ -301,10 +301,16 @@ def test_what_is_known_after_each_round_in_which_something_disturbed_a_run(noise
     for number in range(1, len(rounds) + 1):
         trial = decided(names, rounds[:number], known_noise_percent=noise, rounds_max=8)
         told.append(f"round {number}: {trial.reason}, best {trial.best}, open {trial.open_pairs}\n")
+        further = f"further: {trial.further_rounds} rounds, {trial.further_runs} runs"
+        told.append(f"  within {trial.within_percent or math.nan:.3f}, {further}\n")
         for state in trial.variants:
             numbers = (state.difference_percent, state.low_percent, state.high_percent)
             shown = " ".join("-" if one is None else f"{one:.3f}" for one in numbers)
             told.append(f"  {state.variant} {state.status} {state.left_round} {shown}\n")
         if trial.reason is not None:
             break
+    for one in trial.by_round:
+        numbers = (one.difference_percent, one.low_percent, one.high_percent)
+        shown = " ".join(f"{number:.3f}" for number in numbers)
+        told.append(f"{one.variant} after round {one.round}: {shown}\n")
     assert_kept(f"judging/trial-{noise}.txt", "".join(told))

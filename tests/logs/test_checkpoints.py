@@ -104,7 +104,7 @@ def test_dates_tell_the_duration_to_the_second(ended_at: str, duration_s: float 
     log = read(
         f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}",
         SCHEDULED.format(49),
-        f"[NeMo I 2025-04-11 {ended_at} model_checkpoint:1] {ENDED.format(50, 49)}",
+        f"[NeMo I 2025-04-11 {ended_at} model_checkpoint:1] {ENDED.format(50, 49)} {600 * 'x'}",
     )
     (save,) = log.checkpoints
     assert (save.blocked_s, save.duration_s) == (4.389, duration_s)

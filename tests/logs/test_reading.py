@@ -11,6 +11,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept import assert_kept
 from logs import line_forms
 from logs.line_forms import read_chunks
 
@@ -175,6 +176,37 @@ def test_a_restart_from_a_checkpoint_trains_steps_again() -> None:
     assert [step.step_time_s for step in log.steps] == [2.1] * 20 + [2.2] * 30
     assert kinds(log) == {"duplicate_steps": False}
     assert problem(log, "duplicate_steps").steps == tuple(range(20, 31))
+
+
+def test_each_sentence_about_steps() -> None:
+    by_ranks = [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]
+    lines = {
+        "went on before its end": _attempt(range(31), "2.1") + _attempt(range(20, 50), "2.2"),
+        "began at its last step": _attempt(range(31), "2.1") + _attempt(range(30, 50), "2.2"),
+        "began anew": _attempt(range(31), "2.1") + _attempt(range(50), "2.2"),
+        "began anew twice": 2 * _attempt(range(9), "2.1") + _attempt(range(50), "2.2"),
+        "repeated": "".join(line_forms.nemo2(step, last=2, prefix=f"{rank}: ") for step, rank in by_ranks),
+        "one repeated": "".join(line_forms.nemo2(0, last=0, prefix=f"{rank}: ") for rank in range(3)),
+        "gaps": line_forms.nemo2_log(step for step in range(50) if step not in (3, 36, 37)),
+        "late": line_forms.nemo2_log(range(20, 50)),
+        "short": line_forms.nemo2_log(range(30)),
+        "every tenth": line_forms.nemo2_log(range(9, 50, 10)),
+        "not finite": "".join(
+            line_forms.nemo2(step, loss={7: "nan", 9: "-inf"}.get(step, "5")) for step in range(50)
+        ),
+        "untimed": "".join(map(line_forms.torchtitan, range(1, 4))),
+        "longer and longer": "".join(
+            line_forms.nemo2(step, time=f"{2 + step / 9:.3f}") for step in range(50)
+        ),
+        "two formats": line_forms.nemo2_log() + line_forms.megatron_bridge(3).encode(),
+        "nothing": b"loading\n",
+    }
+    told = []
+    for what, text in lines.items():
+        log = read_chunks([text if isinstance(text, bytes) else text.encode()], max_steps=None)
+        said = [f"  {one.kind}{' (fatal)' * one.fatal}: {one.message}\n" for one in log.problems]
+        told += [f"{what}\n", *said]
+    assert_kept("logs/steps.txt", "".join(told))
 
 
 def test_steps_that_a_restart_did_not_reach_again_do_not_count() -> None:
@@ -380,7 +412,7 @@ def test_steps_of_another_format_do_not_mix_in() -> None:
     text = line_forms.nemo2_log() + line_forms.torchtitan(70).encode()
     log = read_chunks([text])
     assert kinds(log) == {"mixed_formats": False}
-    assert problem(log, "mixed_formats").message.startswith("1 lines of the format torchtitan beside")
+    assert problem(log, "mixed_formats").message.startswith("1 line of the format torchtitan beside")
     assert len(log.steps) == 50
 
 

@@ -47,6 +47,12 @@ def named(told: dict[str, Any]) -> list[str]:
     return [straggler.name for straggler in times_of_ranks.stragglers]
 
 
+def test_how_far_ranks_are_apart() -> None:
+    told = rank_times(record([0.2, 0.19, 0.2, 0.202, 0.2, 0.212, 0.2, 0.198], nodes=2))
+    assert told is not None
+    assert told.summary == ("-5.0 to +6.0 % from the median of 8 ranks in 3 steps, slowest rank 5 on gb-001")
+
+
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_a_slow_rank_is_named_with_its_ratio_and_interval(ranks: int) -> None:
     inside = 0

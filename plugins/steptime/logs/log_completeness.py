@@ -213,9 +213,10 @@ def report_not_finite(steps: Mapping[int, NotFinite]) -> Iterator[Problem]:
     """Yield a problem if the loss or gradient norm of a step is NaN or infinite."""
     for kind, name in (("nan_loss", "loss"), ("nan_grad_norm", "gradient norm")):
         if broken := [number for number, values in steps.items() if name in values]:
-            value = steps[broken[0]][name]
+            values = (steps[number][name] for number in broken)
+            printed = dict.fromkeys("NaN" if math.isnan(value) else str(value) for value in values)
             broken.sort()
-            message = f"the {name} is {'NaN' if math.isnan(value) else value} at {named_steps(broken)}"
+            message = f"the {name} is {' or '.join(printed)} at {named_steps(broken)}"
             yield Problem(kind=kind, message=message, fatal=True, steps=tuple(broken))
 
 

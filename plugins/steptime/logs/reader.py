@@ -317,7 +317,9 @@ class LogBuilder:
         yield from log_completeness.report_unfinished_saves(checkpoints)
         yield from report_trainer_end(self._records)
         for name, count in self._other_formats.items():
-            message = f"{count} lines of the format {name} beside those of {self._format} do not count"
+            lines = f"1 line of the format {name}" if count == 1 else f"{count} lines of the format {name}"
+            verb = "does" if count == 1 else "do"
+            message = f"{lines} beside those of {self._format} {verb} not count"
             yield Problem(kind="mixed_formats", message=message, fatal=False)
         yield from self._remarks.values()
 
