@@ -366,7 +366,8 @@ async def test_a_flood_of_lines_is_neither_parsed_on_the_event_loop_nor_read_who
     asyncio.get_running_loop().call_later(0.1, loop_is_free.set)
     cluster.bytes_read = 0
     for step in (1, 2):
-        cluster.log += b"torch.OutOfMemoryError: CUDA out of memory.\n" * 200_000 + step_lines(step)
+        line = b"torch.OutOfMemoryError: CUDA out of memory." + b" " * 399 + b".\n"
+        cluster.log += line * 20_000 + step_lines(step)
         while not lines[-1].startswith(f"step {step}"):
             await follower.look(cluster)
             await asyncio.sleep(0.01)  # it does not wait for the reader
