@@ -58,15 +58,13 @@ def test_an_import_that_is_terminated_leaves_nothing(
 ) -> None:
     home = here / "home"
     monkeypatch.setenv("STEPTIME_HOME", str(home))
-    log = here / "log.out"
-    with log.open("wb") as file:
-        file.truncate(1 << 30)
-    with tarfile.open(here / "made.tar", "w") as made:
-        made.add(log, "log.out")
+    log = tarfile.TarInfo("log.out")
+    log.size = 1 << 30
+    packer, zeros = zstandard.ZstdCompressor().compressobj(), bytes(1 << 24)
+    packed = [packer.compress(part) for part in (log.tobuf(), *[zeros] * 64, bytes(1 << 10))]
+    skipped = b"\x50\x2a\x4d\x18" + (8 << 20).to_bytes(4, "little") + os.urandom(8 << 20)
     archive = here / "made.tar.zst"
-    with (here / "made.tar").open("rb") as tar, archive.open("wb") as packed:
-        zstandard.ZstdCompressor().copy_stream(tar, packed)
-        packed.write(b"\x50\x2a\x4d\x18" + (8 << 20).to_bytes(4, "little") + os.urandom(8 << 20))  # skipped
+    archive.write_bytes(b"".join([*packed, packer.flush(), skipped]))
     process = start("results", "import", str(archive), "--cluster", "mine", stdout=subprocess.PIPE)
     while not list(home.glob(".import.*/files/*")):
         assert process.poll() is None, process.stderr and process.stderr.read()

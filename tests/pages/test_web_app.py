@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -549,11 +551,22 @@ def test_the_views_are_below_the_address_that_airflow_has() -> None:
         assert json.dumps(view)
 
 
-@pytest.fixture
-def slower(publish: Publish, store: Store) -> str:
-    """Return the newest run of a series; it and the run before it are slower than the seven before."""
+@pytest.fixture(scope="module")
+def nine_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: Callable[..., Result]) -> Path:
+    path = tmp_path_factory.mktemp("nine-weeks") / "steptime.db"
     for week in range(9):
-        publish(f"week-{week}", step_times=[1.2 if week > 6 else 1.0] * 20, submitted_at=1e9 + week)
+        steps = [1.2 if week > 6 else 1.0] * 20
+        result = make_result(f"week-{week}", step_times=steps, submitted_at=1e9 + week)
+        stored.write(Store(f"sqlite:///{path}"), result)
+    return path
+
+
+@pytest.fixture
+def slower(nine_weeks: Path, store: Store) -> str:
+    """Return the newest run of a series; it and the run before it are slower than the seven before."""
+    path = Path(store.url.removeprefix("sqlite:///"))
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(nine_weeks, path)
     return "week-8"
 
 
