@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from steptime.clusters.connections import Connection
@@ -86,8 +87,10 @@ async def test_one_that_does_not_answer_is_ended(
 ) -> None:
     program("import time; time.sleep(600)")
     monkeypatch.setattr(airflow_connections, "_TIMEOUT_S", 0.1)
+    before = psutil.Process().children()
     with pytest.raises(SystemFailure, match=r"did not answer within 0.1 s"):
         await airflow_connection("mine")
+    assert psutil.Process().children() == before
 
 
 async def test_without_an_airflow_nothing_is_started(
