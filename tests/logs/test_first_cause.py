@@ -554,6 +554,24 @@ def test_so_does_a_task_that_srun_saw_ending(tasks: str, *, is_first: bool) -> N
     assert message.startswith(f"srun: task {tasks} on n1: Aborted" if is_first else "Python traceback: ")
 
 
+@pytest.mark.parametrize("exited", ["torchrun", "srun"])
+@pytest.mark.parametrize(("late", "is_cause"), [(2, True), (50, True), (150, False)])
+def test_an_exception_before_the_step_lines_that_rank_0_held_back_is_the_cause(
+    exited: str, late: int, *, is_cause: bool
+) -> None:
+    table = "Root Cause (first observed failure):\n" + FAILURE.format("", 0, 2, 1)
+    says = table if exited == "torchrun" else "srun: error: n1: task 2: Exited with exit code 1\n"
+    raised = f"[rank2]: {TRACEBACK}[rank2]: ValueError: heads\n"
+    log = read(megatron(total=900), raised, megatron(6, 5 + late, total=900), says)
+    assert first(log).startswith("Python traceback: ValueError: heads (rank 2") == is_cause
+    # Not if the rank printed later why it ended, or if another one ended.
+    why = "[rank2]: torch.AcceleratorError: CUDA error: unspecified launch failure\n"
+    later = read(megatron(), raised, megatron(6, 9), f"[rank2]: {TRACEBACK}{why}", says)
+    assert "unspecified launch failure" in first(later)
+    other = read(megatron(), raised.replace("rank2", "rank1"), megatron(6, 9), says)
+    assert "heads" not in first(other)
+
+
 def test_a_process_that_ends_itself_without_an_exception_is_told() -> None:
     """A destructor of torch's does so if the program ends before its process group is destroyed."""
     says = "terminate called without an active exception"

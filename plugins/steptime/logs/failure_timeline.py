@@ -18,6 +18,8 @@ PLACES = ("node", "rank", "task", "gpu")
 """Names in a sentence that are filled with all places that printed it; those it lacks are put behind it."""
 _STEPS_SURVIVED = 2
 """Training went on after a sign if this many steps were printed later: other ranks may be one step behind."""
+_MOST_LATE_STEPS = 100
+"""Step lines that Python holds back at most, as they are of 80 bytes or more: it writes 8 KiB at a time."""
 _NEVER = (float("inf"), 0)
 _PASSAGE_BYTES = 1000
 """Error lines that are at most this far apart belong together."""
@@ -201,6 +203,7 @@ class Timeline:
             group for group in self._groups.values() if group.sign.sentence and group.sign.kind != ERROR_LINE
         ]
         going = {id(group) for group in signs if self._is_survived(group) and not group.sign.spoils}
+        going -= self._before_late_lines(signs, going)
         ended = self._with_nodes([group for group in signs if id(group) not in going])
         best = self._best_of_each_kind(self._in_order(ended))
         quoted = self._quoted(best, complete=complete)
@@ -221,6 +224,25 @@ class Timeline:
             if group.sign.kind not in kinds
         ]
         return [*problems, *remarks]
+
+    def _before_late_lines(self, signs: list[_Group], going: set[int]) -> set[int]:
+        """Return exceptions of ranks that then ended without another word.
+
+        Rank 0 may print its last step lines afterwards, as Python holds back what it writes to a file.
+        """
+        ended: dict[bool, set[int]] = {True: set(), False: set()}
+        for group in signs:
+            if id(group) not in going:
+                ended[group.sign.weight is Weight.EXITED] |= group.ranks()
+        silent = ended[True] - ended[False]
+        return {
+            id(group)
+            for group in signs
+            if id(group) in going
+            and group.sign.weight is Weight.HAPPENED
+            and self._steps - group.steps <= _MOST_LATE_STEPS
+            and not silent.isdisjoint(group.ranks())
+        }
 
     def _with_nodes(self, groups: list[_Group]) -> list[_Group]:
         """Add the nodes of processes that were killed to signs that explain this and have no place."""
