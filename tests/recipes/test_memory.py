@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+from kept import assert_kept
 
 from steptime.errors import UserError
 from steptime.judging.expected_cost import Source, expected_cost
 from steptime.recipes.memory import estimate_memory
-from steptime.recipes.models import Parallelism, Run
+from steptime.recipes.models import Parallelism, Run, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -42,6 +43,21 @@ def test_sharded_weights_fit_where_whole_ones_do_not(impossible: dict[str, Any])
     bytes_of_405b = sharded.states_gb * copies / 405.9
     assert 12 < bytes_of_405b < 19  # weights, gradients and optimizer states of a parameter, all once
     assert whole.states_gb > 100 * sharded.states_gb
+
+
+def test_each_size_is_estimated_as_reviewed() -> None:
+    others = TrainerSettings(use_megatron_fsdp=True, use_precision_aware_optimizer=True)
+    told = []
+    for name in list_workloads():
+        largest = {(one.size, one.proxy): one for one, _ in load_workload(name).recipes() if not one.launcher}
+        for recipe in largest.values():
+            for settings, shown in (
+                (TrainerSettings(), f"{name} {recipe.size} {recipe.dtype}"),
+                (others, "  sharded"),
+            ):
+                if (estimate := estimate_memory(recipe, settings)) is not None:
+                    told.append(f"{shown} {recipe.gpus} × {recipe.gpu_type}: {estimate.sentence}\n")
+    assert_kept("shown/memory.txt", "".join(told))
 
 
 def test_no_published_step_time_is_the_expected_cost_of_a_tuned_run(impossible: dict[str, Any]) -> None:

@@ -14,8 +14,9 @@ from steptime.cli import app
 from steptime.errors import UserError
 from steptime.measure.metrics import throughput
 from steptime.recipes import tables
-from steptime.recipes.models import ModelShape, Recipe, Run
-from steptime.recipes.parameters import count_parameters
+from steptime.recipes.memory import estimate_memory
+from steptime.recipes.models import ModelShape, Recipe, Run, TrainerSettings
+from steptime.recipes.parameters import count_expert_weights, count_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
 from steptime.staging.checking import require_trainable
@@ -320,6 +321,12 @@ def test_a_proxy_may_differ_in_more_than_its_depth(config: Path) -> None:
     counted = count_parameters(recipe.model)
     assert counted is not None
     assert counted.active < counted.total < 30e9
+    on_64 = recipe.model_copy(update={"parallelism": recipe.parallelism.model_copy(update={"data": 64})})
+    estimate, experts = estimate_memory(on_64, TrainerSettings()), count_expert_weights(recipe.model)
+    assert estimate is not None
+    # Each GPU has all weights but those of 60 of the 64 experts, and 1/64 and 1/4 of the optimizer's states.
+    of_dense, of_experts = (counted.total - experts) * (4 + 12 / 64), experts / 16 * (4 + 12 / 4)
+    assert 1e9 * estimate.states_gb == pytest.approx(of_dense + of_experts)
 
     for old, new, said in (
         (

@@ -191,6 +191,10 @@ def test_a_plan_for_other_gpus_than_the_clusters_is_for_reading_only() -> None:
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"workload": "lama3.1"}, "unknown workload 'lama3.1': did you mean 'llama3.1-"),
     ({"sise": "8b"}, "unknown parameter 'sise': did you mean 'size'? Valid are: workload, "),
+    (
+        {"size": "405b", "gpus": "512", "checkpoint": True},
+        "is tested on 512 GPUs or more, loading on 1024 or more: also ask for one of these `gpus`: 1024",
+    ),
     ({"size": "9b"}, "'9b' of llama3.1-25.04: did you mean '8b'? Valid are: 8b, 70b, 405b, "),
     (
         {"workload": "nemotron-h", "gpu_type": "h200"},
