@@ -5,6 +5,7 @@ cause. Causes are found anew for each comparison, and not stored with runs. `doc
 the error rates.
 """
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -239,10 +240,12 @@ def _is_chance(sharing: int, changed: int, others_with: int, others: int) -> boo
 
     Of the `others` cells, `others_with` have the same change.
     """
-    from scipy import stats
-
     every, having = changed + others, sharing + others_with
-    return float(stats.hypergeom.sf(sharing - 1, every, having, changed)) > SHARED_ALPHA
+    ways = sum(
+        math.comb(having, number) * math.comb(every - having, changed - number)
+        for number in range(sharing, min(having, changed) + 1)
+    )
+    return ways / math.comb(every, changed) > SHARED_ALPHA  # the hypergeometric distribution
 
 
 def _changed_together(
@@ -253,7 +256,7 @@ def _changed_together(
     The cause is the change that more than half of them share, and then it covers only cells with that change.
     If there is no such change, the cause is the whole cluster.
     """
-    from scipy import stats
+    from scipy import special
 
     changed = [run for run in latest if run.direction == direction]
 
@@ -271,7 +274,7 @@ def _changed_together(
     together = max(weeks, key=len, default=[])
     # Cells that moved at another time have another reason.
     every = len(latest) - len(changed) + len(together)
-    chance = float(stats.binom.sf(len(together) - 1, every, LEANS)) if together else 1.0
+    chance = float(special.bdtrc(len(together) - 1, every, LEANS)) if together else 1.0
     if len(together) < max(FEWEST_CELLS_TOGETHER, LEAST_PART_TOGETHER * every) or chance > TOGETHER_ALPHA:
         return None
     open_ones = [run for run in changed if run.is_open]

@@ -110,7 +110,7 @@ class Baseline:
 
     def p_value(self, runs: Sequence[float], direction: Direction) -> float:
         """Return the one-sided p-value of `runs`: how likely unchanged runs are this far in `direction`."""
-        from scipy import special  # scipy.stats takes thirty times as long for each, and to import
+        from scipy import special
 
         t = _SIGNS[direction] * self.change(runs) / self._error(len(runs))
         return float(special.stdtr(len(self.runs) - 1, -t))

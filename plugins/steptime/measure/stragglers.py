@@ -156,7 +156,7 @@ def find_outliers(
             values stands for it, so that one slow rank does not make a slow node.
         least: smallest relative difference to report: 0.03 is 3 %.
     """
-    from scipy import stats
+    from scipy import special
 
     values = {name: statistics.median_low(of_unit) for name, of_unit in units.items()}
     order = sorted(values, key=lambda name: -values[name])
@@ -170,7 +170,7 @@ def find_outliers(
         )
         reach = math.sqrt(variance * (1 + 1 / len(others))) / mean
         quantile, interval = (
-            float(stats.t.isf(tail, degrees + COUNTS_AS)) for tail in (ALPHA / len(units), 0.025)
+            -float(special.stdtrit(degrees + COUNTS_AS, tail)) for tail in (ALPHA / len(units), 0.025)
         )
         if values[slow[-1]] / mean - 1 > max(least, quantile * reach):
             return {name: (values[name] / mean, interval * reach) for name in slow}
