@@ -57,6 +57,7 @@ def test_airflow_offers_the_type_with_its_own_fields() -> None:
         (True, "llm", True, "gives a token and shows project 'llm' (4711)"),
         (True, "", True, "gives a token."),
         (True, "other", False, "shows no project 'other'"),
+        (False, "", False, "check the application's name and secret in the connection 'dgx'"),
         (False, "llm", False, "check the application's name and secret in the connection 'dgx'"),
     ],
 )

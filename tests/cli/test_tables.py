@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from steptime.cli import app, output
+from steptime.cli.phases import Phases
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 COMMANDS = [
@@ -171,3 +172,8 @@ def test_a_real_terminal_of_70_columns(here: Path) -> None:
     assert any("tiny·fp32·1" in line for line in lines)
     assert max(map(len, table_of("\n".join(lines)))) <= 70
     assert HINT.search("\n".join(lines))
+
+
+def test_a_phase_stays_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    Phases().report(f"looking at {'/a/long/path' * 20}")
+    assert capsys.readouterr().err == f"   0 s  looking at {'/a/long/path' * 20}\n"

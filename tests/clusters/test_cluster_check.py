@@ -20,8 +20,8 @@ from steptime.clusters.checks import (
     NotApplicableError,
     clock_difference,
 )
-from steptime.clusters.config import ClusterConfig
-from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.clusters.connections import Connection, Connections, no_connections
 from steptime.clusters.slurm import survey as survey_module
 from steptime.clusters.slurm.checks import slurm_checks
 from steptime.clusters.slurm.commands import SlurmCommands
@@ -64,6 +64,11 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
 
 def a_run(gpu_type: str = "h100", **options: Any) -> Run:
     return plan(PlanRequest(workload="llama3.1", size="8b", gpu_type=gpu_type, **options)).runs[0]
+
+
+async def test_what_does_not_apply_to_this_machine_is_told_with_the_reason() -> None:
+    checks = await outcomes(load_cluster("local"), no_connections, (a_run(gpus="8"),))
+    assert str(checks["login"]) == "– login: the cluster is this machine"
 
 
 @OF_SLURM
