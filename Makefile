@@ -28,7 +28,7 @@ IS_UBUNTU := $(shell grep -s '^ID=ubuntu' /etc/os-release)
 ifneq ($(IS_UBUNTU),)
 TEST_PACKAGES := $(patsubst docker-compose,docker-compose-v2,$(filter-out chromium-headless-shell,$(TEST_PACKAGES)))
 endif
-.PHONY: help check-packages test-packages setup lint unit-tests compiled quick-tests all-tests demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
+.PHONY: help check-packages test-packages setup lint unit-tests quick-tests all-tests demo check test test-all drills test-bare test-compose test-versions test-upgrade screenshots site dist audit lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,17 +56,18 @@ lint:
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-unit-tests:
+# Collecting compiles each module of a new environment once, and not once in each worker.
+$(VENV)/.compiled: $(VENV)/.complete
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true
+	@touch $@
+
+unit-tests: $(VENV)/.compiled
 	$(PYTEST) -n logical --maxprocesses 4 -m "$(UNIT)" $(PYTEST_FLAGS)
 
-# Collecting compiles each module once, and not once in each of six workers.
-compiled:
-	@$(BIN)/pytest --collect-only -qq >/dev/null || true
-
-quick-tests: compiled
+quick-tests: $(VENV)/.compiled
 	$(PYTEST) -n 6 -m "not exhaustive" $(PYTEST_FLAGS)
 
-all-tests: compiled
+all-tests: $(VENV)/.compiled
 	$(PYTEST) -n 6 $(PYTEST_FLAGS)
 
 check: check-packages setup ## lint, types and unit tests
