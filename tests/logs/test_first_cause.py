@@ -81,6 +81,13 @@ def test_the_node_of_a_crash_is_named(line: str, says: str) -> None:
     assert first(read(megatron(), f"{line}\n")).endswith(f"{says} (on n1)")
 
 
+@pytest.mark.parametrize(("before", "behind"), [(0, 0), (0, 50_000), (100, 50_000), (100, 0)])
+def test_a_sign_is_found_in_a_line_of_any_length(before: int, behind: int) -> None:
+    sign = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
+    log = read(megatron(), f"{'x ' * before}{sign}{' x' * behind}\n")
+    assert first(log) == "CUDA out of memory: 20.00 GiB could not be allocated"
+
+
 def test_an_exception_is_told_before_the_signals_that_ended_the_others() -> None:
     log = read(megatron(), TRACEBACK, "ValueError: heads\n", "srun: error: node1: tasks 1-7: Killed\n")
     assert first(log) == "Python traceback: ValueError: heads"
