@@ -77,3 +77,15 @@ def test_later_runs_do_not_change_the_verdict_of_a_run_once_its_week_is_over() -
 
 def test_a_series_without_a_change_has_no_adjusted_p_value() -> None:
     assert adjust_q_values([judged(1.0)], others(0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"), [(-0.5, 1, "before"), (-1, 0.5, "after"), (-1, 1, "after")]
+)
+def test_of_each_other_cell_the_nearest_run_counts(before: float, after: float, counts: str) -> None:
+    """Of two that are as near, the later one."""
+    p_values = {"before": (0.5, 1e-9), "after": (1e-9, 0.5)}[counts]
+    first, second = others(before, p_value=p_values[0]), others(after, p_value=p_values[1])
+    series, judgement = judged(USUAL.mean * (1 + 1.001 * USUAL.bound()))
+    found = adjust_q_values([(series, judgement)], {one: [*first[one], *second[one]] for one in first})
+    assert found == adjust_q_values([(series, judgement)], first if counts == "before" else second)

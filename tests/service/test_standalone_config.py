@@ -3,13 +3,18 @@
 import configparser
 import json
 import sys
+from collections.abc import Collection
 from configparser import ConfigParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kept import assert_kept
 from sqlalchemy import create_engine, text
 
+from steptime.errors import SystemFailure
+from steptime.service import standalone
 from steptime.service.standalone_config import child_environment, write_config
 from steptime.service.supervisor import LONGEST_PAUSE_S
 from steptime.settings import dags_dir
@@ -72,3 +77,38 @@ def test_airflow_runs_this_pythons_programs_and_calls_itself_directly(
     assert environment["PATH"] == f"{Path(sys.executable).parent}:/opt/other/bin"
     assert environment["no_proxy"] == environment["NO_PROXY"] == direct
     assert "AIRFLOW__CORE__FERNET_KEY" not in environment
+
+
+@pytest.mark.parametrize(
+    ("wanted", "last", "busy", "found", "said"),
+    [
+        (None, None, (), standalone.DEFAULT_PORT, []),
+        (None, 9000, (), 9000, []),
+        (7000, 9000, (), 7000, []),
+        (7000, None, range(7000, 7003), 7003, ["port 7000 is busy; taking 7003"]),
+        (7000, None, range(7000, 7049), 7049, ["port 7000 is busy; taking 7049"]),
+        (7000, None, range(7000, 7050), "no port from 7000 to 7049 is free", []),
+        (65530, None, range(65530, 65536), "no port from 65530 to 65535 is free", []),
+    ],
+)
+def test_the_port_is_the_first_free_one_from_the_wanted_one_on(
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: int | None,
+    last: int | None,
+    busy: Collection[int],
+    found: int | str,
+    said: list[str],
+) -> None:
+    monkeypatch.setattr(standalone, "is_free", lambda port: port not in busy)
+    told: list[str] = []
+
+    def port() -> int:
+        before: Any = SimpleNamespace(port=last) if last else None
+        return standalone._free_port(wanted, before, told.append)
+
+    if isinstance(found, str):
+        with pytest.raises(SystemFailure, match=found):
+            port()
+    else:
+        assert port() == found
+    assert told == said
