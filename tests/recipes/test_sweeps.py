@@ -382,3 +382,15 @@ def test_an_entry_may_name_another_gpu_type_than_its_sweep(write: Callable[..., 
     sweep = load_sweep("night")
     asked = [{request["gpu_type"] for request in sweep.requests(entry)} for entry in range(3)]
     assert asked == [{"h100"}, {"b200"}, {"b200", "h200"}]
+
+
+@pytest.mark.parametrize(
+    ("budget", "asked_above", "most"), [(9, None, 9), (9, 5, 5), (9, 20, 9), (9, 0.1, 9), (0.6, 0.55, 0.55)]
+)
+def test_confirmation_runs_take_what_nobody_has_to_be_asked_for(
+    planned: Callable[..., SweepPlan], budget: float, asked_above: float | None, most: float
+) -> None:
+    """The sweep itself takes 0.5 GPU-hours; if somebody was asked for it, its budget is the limit."""
+    plan = planned(gpu_hours_max=budget, approval_above_gpu_hours=asked_above)
+    assert plan.gpu_hours_max == pytest.approx(0.5)
+    assert plan.confirm_up_to_gpu_hours == most

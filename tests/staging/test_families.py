@@ -9,6 +9,7 @@ from steptime.recipes.models import (
     Mode,
     ModelShape,
     MoeShape,
+    Parallelism,
     Performance,
     Recipe,
     Run,
@@ -17,6 +18,7 @@ from steptime.recipes.models import (
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.checking import require_trainable
 
+EXPERTS_APART = Parallelism(tensor=1, pipeline=1, context=1, data=2, expert_tensor=2)
 FORMATS = "with the backend nemo it has fp32, bf16, fp8, FP8 with delayed or current scaling, and not"
 
 
@@ -24,11 +26,11 @@ def _as_gpt(shape: ModelShape) -> ModelShape:
     return shape.model_copy(update={"architecture": "gpt", "gated_linear_unit": True})
 
 
-def _mixture_on_cpu(recipe: Recipe) -> Recipe:
+def _mixture_on_cpu(recipe: Recipe, **replaced: Any) -> Recipe:
     experts = MoeShape(num_moe_experts=4, moe_router_topk=2, moe_ffn_hidden_size=512)
     model = _as_gpt(recipe.model).model_copy(update={"moe": experts})
     return recipe.model_copy(
-        update={"model": model, "gpu_type": "cpu", "image": None, "backend": "megatron_bridge"}
+        update={"model": model, "gpu_type": "cpu", "image": None, "backend": "megatron_bridge"} | replaced
     )
 
 
@@ -47,6 +49,11 @@ UNTRAINABLE = {
     "tensor parallel experts on the CPU": (
         lambda run: {"recipe": _mixture_on_cpu(run.recipe)},
         "a mixture of experts with tensor parallel 8 needs sequence parallelism, which the CPU does not "
+        "support: choose tensor parallel 1.",
+    ),
+    "experts that alone are tensor parallel on the CPU": (
+        lambda run: {"recipe": _mixture_on_cpu(run.recipe, parallelism=EXPERTS_APART)},
+        "a mixture of experts with tensor parallel 2 needs sequence parallelism, which the CPU does not "
         "support: choose tensor parallel 1.",
     ),
     "dtype": (
