@@ -80,6 +80,7 @@ def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
         assert name in last["rests_on"]
 
 
+@pytest.mark.long
 def test_every_number_of_stored_judgements_is_the_reviewed_one(store: Store, make_result: MakeResult) -> None:
     for number, level in enumerate((1.0, 1.03, 0.98, 1.02, 0.97, 1.01, 1.04, 1.12, 1.13, 1.11)):
         publish(store, make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number))
