@@ -356,6 +356,7 @@ def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) 
     return next(row for row in rows if row["job_name"] == "own")
 
 
+@pytest.mark.long
 def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = here / "train.log"
     log.write_text("".join(line_forms.nemo2(step, time="2.71") for step in range(50)))
