@@ -111,6 +111,10 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
 
     assert call("results", "import", "all.tar.zst") == "imported from all.tar.zst: 2 valid, 1 rejected\n"
     assert call("results", "import", "all.tar.zst") == "imported from all.tar.zst: 3 there already\n"
+    content = zstandard.ZstdDecompressor().stream_reader((here / "all.tar.zst").read_bytes()).read()
+    frames = [zstandard.compress(content[at : at + 5000]) for at in range(0, len(content), 5000)]
+    (here / "frames.tar.zst").write_bytes(b"".join(frames))  # as pzstd packs
+    assert call("results", "import", "frames.tar.zst") == "imported from frames.tar.zst: 3 there already\n"
 
     differ = {"origin", "log_path", "published_at", "reason", "warnings"}
     for before, after in zip(*(one.results(include_rejected=True) for one in (filled, other)), strict=True):

@@ -120,7 +120,9 @@ def _pieces(file: Path) -> Iterator[bytes]:
     """Yield unpacked pieces; raise EOFError for a truncated file, which zstandard's readers accept."""
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     with open_regular(file) as packed:
-        while data := packed.read(_PACKED_BYTES):
+        while data := unpacker.unused_data or packed.read(_PACKED_BYTES):
+            if unpacker.eof:  # pzstd packs a file as several frames
+                unpacker = zstandard.ZstdDecompressor().decompressobj()
             yield unpacker.decompress(data)
     if not unpacker.eof:
         raise EOFError("the file is truncated")
