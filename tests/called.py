@@ -3,16 +3,13 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steptime.cli import main
 
 
-def steptime(*arguments: str) -> int | str | None:
+def steptime(*arguments):
     """Return the exit code of `steptime` with these arguments."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", ["steptime", *arguments])
@@ -21,7 +18,7 @@ def steptime(*arguments: str) -> int | str | None:
     return ended.value.code
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refusal(capsys, *arguments):
     """Return the one line that a refused command prints: it is on stderr, and the exit code is 1."""
     code = steptime(*arguments)
     printed = capsys.readouterr()
@@ -30,13 +27,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return printed.err
 
 
-def has_python_311() -> bool:
+def has_python_311():
     """Return whether this machine has the Python that the trainer's packages are locked for."""
     return sys.version_info[:2] == (3, 11) or shutil.which("python3.11") is not None
 
 
-def captured(
-    command: Sequence[str | Path], *, check: bool = False, **options: Any
-) -> "subprocess.CompletedProcess[str]":
+def captured(command, *, check=False, **options):
     """Run a program to its end and keep what it prints; keywords are those of `subprocess.run`."""
     return subprocess.run(command, capture_output=True, text=True, check=check, **options)

@@ -5,9 +5,6 @@ import configparser
 import gc
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import drawn_machine
 import pytest
@@ -52,13 +49,13 @@ _WHOLE_PROGRAMS = {"service", "slow", "trainer", "browser"}
 """Markers of tests that start before the short ones, so that no worker ends long after the others."""
 
 
-def pytest_report_header() -> str:
+def pytest_report_header():
     """Name the machine that was drawn for these tests."""
     return _MACHINE
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection():
     """Keep the garbage collector from going through all modules and tests, which stay, again and again."""
     gc.disable()
     try:
@@ -69,14 +66,14 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Put tests into the seed's order, and group files that share an expensive service for `loadgroup`.
 
     These groups start first, each folder by folder, as fixtures of a package are made again when a test of
     another comes between. All other files are a group each, so that their module fixtures are made once.
     """
     items[:] = drawn_machine.shuffled(items)
-    places: dict[Path, int] = {}
+    places = {}
     for item in items:
         if "not exhaustive" in config.option.markexpr and item.get_closest_marker("exhaustive"):
             continue  # it will not run, and what it needs is not started
@@ -84,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         places[item.path] = min(place, places.get(item.path, place))
     alone = len(_GROUPS)
 
-    def order(item: pytest.Item) -> tuple[int, str]:
+    def order(item):
         place = places.get(item.path, alone)
         return place, str(item.path.parent) if place < alone else ""
 
@@ -95,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(group))
 
 
-def _place(item: pytest.Item) -> int:
+def _place(item):
     """Return the index of a test's group, or a later one: first whole programs, then the short tests."""
     needs = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
     for place, names in enumerate(_GROUPS):
@@ -112,7 +109,7 @@ settings.load_profile("steptime")
 
 
 @pytest.fixture(scope="session")
-def bwrap() -> None:
+def bwrap():
     """Skip where the kernel lets bwrap make no container, as within most containers of Docker."""
     done = captured(["bwrap", "--ro-bind", "/", "/", "true"])
     if "namespace" in done.stderr:
@@ -120,18 +117,18 @@ def bwrap() -> None:
 
 
 @pytest.fixture(scope="session")
-def trainer_python() -> str:
+def trainer_python():
     """Return the interpreter of the trainer's environment: the one given, else one staged as for a job."""
     return os.environ.get("STEPTIME_TRAINER_PYTHON") or _staged_python("nemo")
 
 
 @pytest.fixture(scope="session")
-def bridge_python() -> str:
+def bridge_python():
     """Return the interpreter of the trainer's environment for Megatron-Bridge, staged as for a job."""
     return os.environ.get("STEPTIME_BRIDGE_PYTHON") or _staged_python("megatron_bridge")
 
 
-def _staged_python(backend: str) -> str:
+def _staged_python(backend):
     from steptime.clusters.config import load_cluster, open_cluster
     from steptime.recipes.planning import PlanRequest, plan
     from steptime.staging.stage import stage
@@ -144,13 +141,13 @@ def _staged_python(backend: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def make_result() -> Callable[..., CheckedResult]:
+def make_result():
     """Return a function that builds the result of a finished run of a tiny Llama; see `_result`."""
     return _result
 
 
 @pytest.fixture
-def airflow_cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> configparser.ConfigParser:
+def airflow_cfg(tmp_path, monkeypatch):
     """Return the `airflow.cfg` that `steptime up` writes, in a state folder of the test's own."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     config = configparser.ConfigParser()
@@ -159,11 +156,11 @@ def airflow_cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> configparser
 
 
 @pytest.fixture
-def statements() -> Iterator[list[tuple[str, Any]]]:
+def statements():
     """Yield the SQL statements that this process executes from now on, with their values."""
-    executed: list[tuple[str, Any]] = []
+    executed = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+    def note(_connection, _cursor, statement, parameters, *_):
         executed.append((statement, parameters))
 
     event.listen(Engine, "before_cursor_execute", note)
@@ -172,22 +169,22 @@ def statements() -> Iterator[list[tuple[str, Any]]]:
 
 
 def _result(
-    job_name: str = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d",
+    job_name="pretrain_llama3.1_tiny_fp32_2-1a2b3c4d",
     *,
-    size: str = "tiny",
-    gpus: int = 2,
-    tensor: int = 1,
-    mode: Mode = Mode.PERFORMANCE,
-    max_steps: int = 20,
-    step_times: Sequence[float] | None = None,
-    dag_run_id: str = "manual__2026-11-21",
-    map_index: int = 0,
-    submitted_at: float = _SUBMITTED,
-    environment: dict[str, str] | None = None,
-    script: str = "#!/bin/bash\ntorchrun -m trainer --run run.json\n",
-    verdict: Verdict | None = None,
-    **replaced: Any,
-) -> CheckedResult:
+    size="tiny",
+    gpus=2,
+    tensor=1,
+    mode=Mode.PERFORMANCE,
+    max_steps=20,
+    step_times=None,
+    dag_run_id="manual__2026-11-21",
+    map_index=0,
+    submitted_at=_SUBMITTED,
+    environment=None,
+    script="#!/bin/bash\ntorchrun -m trainer --run run.json\n",
+    verdict=None,
+    **replaced,
+):
     """Return a result as the pipeline would make it.
 
     Fields of `CheckedResult` and `Submission` (log, run, …) in `replaced` are set last and win. Unless the
@@ -324,7 +321,7 @@ def _result(
     return made.model_copy(update={"record": record})
 
 
-_CHECKPOINTS: dict[Mode, Callable[[int], tuple[CheckpointTiming, ...]]] = {
+_CHECKPOINTS = {
     Mode.CHECKPOINT_SAVE: lambda max_steps: (
         CheckpointTiming(
             kind="save",

@@ -9,11 +9,8 @@ import random
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-
-import pytest
 
 SEED = "STEPTIME_TEST_SEED"
 ZONES = ("UTC", "Asia/Tokyo", "America/St_Johns", "Pacific/Chatham", "Europe/Berlin")
@@ -22,7 +19,7 @@ FOLDERS = ("", "a-temporary-folder", "users/maria-fernanda-gonzalez/scratch")
 """Below the machine's temporary folder; addresses of sockets, at most 107 characters long, have to fit."""
 
 
-def enter() -> str:
+def enter():
     """Set the drawn time zone and temporary folder, also for child processes; return the header line."""
     seed = os.environ.setdefault(SEED, _seed_of_commit())
     draw = random.Random(seed)  # noqa: S311 - a machine, not a secret
@@ -38,7 +35,7 @@ def enter() -> str:
     return f"machine: {SEED}={seed}: time zone {zone}, temporary folder {path}"
 
 
-def shuffled(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+def shuffled(items):
     """Return the tests with their files, and those of each file, in the seed's order."""
     draw = random.Random(os.environ[SEED])  # noqa: S311 - an order
     files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
@@ -48,7 +45,7 @@ def shuffled(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return [item for file in files for item in file]
 
 
-def _seed_of_commit() -> str:
+def _seed_of_commit():
     """Return the first digits of the checkout's commit; `0` without git."""
     try:
         done = subprocess.run(

@@ -7,7 +7,7 @@ _BELOW_EPHEMERAL = range(10_240, 20_480)
 """Linux gives out ports from 32768 on, so these stay free between the check and the server's start."""
 
 
-def free_port() -> int:
+def free_port():
     """Return a port of the loopback interface on which nobody listens."""
     for port in random.sample(_BELOW_EPHEMERAL, 100):
         with socket.socket() as probe:

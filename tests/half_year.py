@@ -4,9 +4,7 @@ import random
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
 
 import pytest
 import stored
@@ -15,11 +13,8 @@ from stored import publish
 from steptime.durations import WEEK_S
 from steptime.judging.judgements import judge_all
 from steptime.recipes.models import Mode
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
-Stores = tuple[str, str]
 
 WEEKS = 26
 USUAL = [1.0] * WEEKS
@@ -29,7 +24,7 @@ NOISY = ("tiny", 8)
 FEW = ("small", 8)
 """A cell that ran four times."""
 
-PLANTED: dict[tuple[str, int], Sequence[float]] = {
+PLANTED = {
     ("tiny", 1): [*USUAL[8:], 1.08, *USUAL[:7]],  # one slow run, long ago
     ("tiny", 4): [*USUAL[6:], *[1.06] * 6],  # slower for six weeks
     ("small", 1): [*USUAL[1:], 1.12],  # slower in its newest run alone
@@ -39,9 +34,7 @@ PLANTED: dict[tuple[str, int], Sequence[float]] = {
 """The step time levels of cells that differ from the usual: one a week, and more on the last day."""
 
 
-def history(
-    make_result: MakeResult, size: str, gpus: int, levels: Sequence[float], *, end: float, **options: Any
-) -> Iterator[Result]:
+def history(make_result, size, gpus, levels, *, end, **options):
     """Yield a run for each level. Its steps differ by 2 %, and the first takes twice as long.
 
     Another variable is set in those runs of `small·fp32·4` that are not usual.
@@ -65,11 +58,11 @@ def history(
 
 
 @pytest.fixture(scope="session")
-def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Stores:
+def half_years(tmp_path_factory, make_result):
     """Return the addresses of two stores with the same noise; the second also has what is in `PLANTED`."""
     folder, now = tmp_path_factory.mktemp("half-years"), time.time()
     unchanged, planted = (Store(f"sqlite:///{folder / name}.db") for name in ("unchanged", "planted"))
-    only_in: dict[Store, list[Result]] = {unchanged: [], planted: []}
+    only_in = {unchanged: [], planted: []}
     # While a connection is open, SQLite runs no checkpoint after each run.
     with closing(sqlite3.connect(folder / "unchanged.db")):
         for cell in CELLS:

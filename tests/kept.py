@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -14,14 +13,14 @@ NAMES_OF_JOBS = {
 """What differs from run to run in the names and folders of jobs, and what stands for it."""
 
 
-def masked(text: str, placeholders: Mapping[str, str]) -> str:
+def masked(text, placeholders):
     """Replace what differs from run to run: each pattern by its placeholder, in their order."""
     for pattern, placeholder in placeholders.items():
         text = re.sub(pattern, placeholder, text)
     return text
 
 
-def assert_kept(path: str, text: str) -> None:
+def assert_kept(path, text):
     """Assert that a text is the one in this file of tests/golden."""
     file = GOLDEN / path
     if os.environ.get("STEPTIME_UPDATE_GOLDEN"):

@@ -2,19 +2,17 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import connect
-from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan, PlanRequest, plan
+from steptime.recipes.planning import PlanRequest, plan
 
 
 @pytest.fixture
-def config_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config_folder(tmp_path, tmp_path_factory):
     """Return `tmp_path / "config"`, a link to an empty folder with the same path in each test.
 
     What is read from a file is cached by its path: with another path each test would read all again.
@@ -27,7 +25,7 @@ def config_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def home(tmp_path: Path, config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path, config_folder, monkeypatch):
     """Yield a state folder; the config has a local cluster that is polled often and has many slots.
 
     Jobs that a test leaves are ended after it.
@@ -52,16 +50,16 @@ def home(tmp_path: Path, config_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def planned(home: Path) -> Callable[..., Plan]:
+def planned(home):
     """Return a function that plans a tiny Llama on the test's cluster; keywords are fields of PlanRequest."""
 
-    def make(**request: object) -> Plan:
+    def make(**request):
         return plan(PlanRequest.model_validate({"workload": "llama3.1", "gpus": "1", **request}))
 
     return make
 
 
 @pytest.fixture
-def a_run(planned: Callable[..., Plan]) -> Callable[..., Run]:
+def a_run(planned):
     """Return a function that plans one run; keywords are environment variables of the stand-in."""
     return lambda **environment: planned(environment=environment).runs[0]

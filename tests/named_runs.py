@@ -2,7 +2,7 @@
 
 from staged import staged_files
 
-from steptime.recipes.models import BridgeLaunch, Mode, NamedRecipe, Parallelism, Recipe, Run, Window
+from steptime.recipes.models import Mode, NamedRecipe, Parallelism, Recipe, Run, Window
 from steptime.recipes.workloads import load_workload
 
 SAVED_AT = 6
@@ -19,14 +19,14 @@ _BY_RELEASE = {
 """A shipped workload for each release of Megatron-Bridge."""
 
 
-def launch_of(release: str) -> BridgeLaunch:
+def launch_of(release):
     """Return how a shipped workload starts the recipes of a release of Megatron-Bridge."""
     model = next(iter(load_workload(_BY_RELEASE[release]).sizes.values())).model
     assert isinstance(model, NamedRecipe)
     return model.launch
 
 
-def run_of(release: str = "26.02", mode: Mode = Mode.PERFORMANCE, **fields: object) -> Run:
+def run_of(release="26.02", mode=Mode.PERFORMANCE, **fields):
     first = SAVED_AT if mode is Mode.CHECKPOINT_LOAD else 0
     steps = {"first_step": first, "max_steps": first + 1 if first else SAVED_AT}
     recipe = Recipe(

@@ -2,20 +2,19 @@
 
 import asyncio
 import time
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-import pytest
 import tenacity
 
 _LONG_S = 0.25
 
 
-def waits_over_at_once(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[float]:
+def waits_over_at_once(monkeypatch, *modules):
     """Return a list that gets coroutines' long sleeps, in seconds; tenacity and `modules` use the clock."""
     began, sleep = time.monotonic(), asyncio.sleep
-    waits: list[float] = []
+    waits = []
 
-    async def wait(seconds: float) -> None:
+    async def wait(seconds):
         if seconds >= _LONG_S:
             waits.append(seconds)
         await sleep(seconds if seconds < _LONG_S else 0)

@@ -2,20 +2,16 @@
 
 import json
 import random
-from collections.abc import Callable, Mapping
 
 from steptime.durations import WEEK_S
 from steptime.judging.detection import CONFIRMATION_RUNS
 from steptime.judging.judgements import SeriesRecords, judge_runs
-from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import SeriesRun
 
 NOISE = 0.01
 
 
-def planted_series(
-    seed: int, weeks: int, level: Callable[[int], float], changed: Mapping[int, str], *, fewest: int = 0
-) -> list[Judgement]:
+def planted_series(seed, weeks, level, changed, *, fewest=0):
     """Return the judgement of a series' last run of each week, oldest first. Its noise is 1 %.
 
     Args:
@@ -26,9 +22,9 @@ def planted_series(
         fewest: the first week whose judgement is wanted; earlier ones are left out.
     """
     rng = random.Random(seed)  # noqa: S311 - step times, not secrets
-    runs: list[SeriesRun] = []
-    records: dict[str, str] = {}
-    mondays: list[Judgement] = []
+    runs = []
+    records = {}
+    mondays = []
     for week in range(weeks):
         value = next((changed[one] for one in sorted(changed, reverse=True) if week >= one), "none")
         for number in range(1 + CONFIRMATION_RUNS):

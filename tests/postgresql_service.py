@@ -7,10 +7,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,17 +20,17 @@ _START_S = 120
 class PostgreSQL:
     """A server with its socket and data in a folder; its superuser `steptime` needs no password."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.url = f"postgresql://steptime@/postgres?host={folder}"
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server = None
         # PostgreSQL refuses to run as root.
         account = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self._as_account: dict[str, Any] = {"user": account.pw_uid, "group": account.pw_gid, "cwd": folder}
+        self._as_account = {"user": account.pw_uid, "group": account.pw_gid, "cwd": folder}
         os.chown(folder, account.pw_uid, account.pw_gid)
         self._run("initdb", "-D", "data", "-U", "steptime", "--auth=trust", "--no-sync", "-E", "UTF8")
 
-    def start(self, *, standby: bool = False) -> None:
+    def start(self, *, standby=False):
         """Start the server; a standby refuses writes."""
         signal_file = self.folder / "data" / "standby.signal"
         signal_file.touch() if standby else signal_file.unlink(missing_ok=True)
@@ -48,29 +46,29 @@ class PostgreSQL:
                 pytest.fail(f"PostgreSQL did not start: {(self.folder / 'server.log').read_text()}")
             time.sleep(0.05)
 
-    def stop(self, *, at_once: bool = True) -> None:
+    def stop(self, *, at_once=True):
         """Stop the server, by default as if it crashed."""
         if self._server is not None:
             self._server.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
             self._server.wait(timeout=_START_S)
 
-    def restart(self) -> None:
+    def restart(self):
         """Start the server if it is down."""
         if self._server is None or self._server.poll() is not None:
             self.start()
 
-    def promote(self) -> None:
+    def promote(self):
         """Make a standby accept writes, as a failover does."""
         self._run("pg_ctl", "promote", "-D", "data")
 
-    def _run(self, *command: str) -> None:
+    def _run(self, *command):
         program, *arguments = command
         subprocess.run(
             [_programs() / program, *arguments], check=True, stdout=subprocess.DEVNULL, **self._as_account
         )
 
 
-def _programs() -> Path:
+def _programs():
     """Return the folder of PostgreSQL's server programs, which Debian keeps off the PATH."""
     initdb = shutil.which("initdb")
     folders = [Path(initdb).resolve().parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -80,7 +78,7 @@ def _programs() -> Path:
 
 
 @contextmanager
-def started_postgresql() -> Iterator[PostgreSQL]:
+def started_postgresql():
     """Yield a running server; it is stopped and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="steptime-postgresql-"))
     try:

@@ -2,7 +2,6 @@
 
 import csv
 import shutil
-from pathlib import Path
 from typing import Annotated
 
 import yaml
@@ -12,7 +11,7 @@ from steptime import settings
 from steptime.frozen import Frozen
 from steptime.recipes.importing.workload import WRITTEN_BY
 from steptime.recipes.models import Collective, NamedRecipe
-from steptime.recipes.published import PerformanceRow, list_references, load_reference
+from steptime.recipes.published import list_references, load_reference
 from steptime.recipes.workloads import list_workloads, load_workload
 
 Printed = Annotated[int | None, BeforeValidator(lambda cell: cell or None)]
@@ -43,7 +42,7 @@ class ConfigurationRow(Frozen):
     ga: Printed
 
 
-def config_with(data: Path, folder: Path) -> Path:
+def config_with(data, folder):
     """Copy the shipped configuration to a folder and add the workloads and references of `data`."""
     shutil.copytree(settings.config_dir(), folder, dirs_exist_ok=True)
     for kind in ("workloads", "references"):
@@ -52,53 +51,53 @@ def config_with(data: Path, folder: Path) -> Path:
     return folder
 
 
-def configuration_rows() -> tuple[ConfigurationRow, ...]:
+def configuration_rows():
     """Return every row of the documents' configuration tables."""
     with (settings.config_dir() / "references" / "configurations.csv").open(newline="") as file:
         return tuple(map(ConfigurationRow.model_validate, csv.DictReader(file)))
 
 
-def trained_rows() -> tuple[ConfigurationRow, ...]:
+def trained_rows():
     """Return the rows of models that steptime's own trainer builds."""
     return tuple(row for row in configuration_rows() if not by_name(row.recipe))
 
 
-def by_name(workload: str) -> bool:
+def by_name(workload):
     """Return whether a shipped workload starts recipes of Megatron-Bridge by name."""
     return any(isinstance(size.model, NamedRecipe) for size in load_workload(workload).sizes.values())
 
 
-def imported(workload: str) -> bool:
+def imported(workload):
     """Return whether a shipped workload was written by `steptime recipes import`."""
     path = settings.config_dir() / "workloads" / f"{workload}.yaml"
     return path.read_text(encoding="utf-8").startswith(WRITTEN_BY)
 
 
-def workloads_on(gpu_type: str) -> tuple[str, ...]:
+def workloads_on(gpu_type):
     """Return the shipped workloads that train a model on a type of GPU, or on the CPU."""
     return tuple(
         name for name in list_workloads() if gpu_type in load_workload(name).gpu_types and not times(name)
     )
 
 
-def times(workload: str) -> bool:
+def times(workload):
     """Return whether a shipped workload times collective operations, and trains nothing."""
     return any(isinstance(size.model, Collective) for size in load_workload(workload).sizes.values())
 
 
-def performance_rows() -> tuple[PerformanceRow, ...]:
+def performance_rows():
     """Return the rows of all published performance numbers, one for each scale."""
     return tuple(row for document in list_references() for row in load_reference(document).rows)
 
 
-def timed_rows() -> tuple[PerformanceRow, ...]:
+def timed_rows():
     """Return the rows that have step times; those of recipes by name have TFLOPS, or a log of one run."""
     return tuple(
         row for row in performance_rows() if row.step_time_s is not None and not by_name(row.document)
     )
 
 
-def formulas_for(architecture: str) -> str:
+def formulas_for(architecture):
     """Return the shipped formulas for models of an architecture, as in errors."""
     formulas = yaml.safe_load((settings.shipped("config") / "flops.yaml").read_text(encoding="utf-8"))
     return ", ".join(name for name, formula in formulas.items() if architecture in formula["architectures"])

@@ -13,12 +13,10 @@ import random
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import stored
@@ -32,14 +30,11 @@ from steptime.judging.judgements import accept, judge_all
 from steptime.logs.training_log import CheckpointTiming, Step, TrainingLog
 from steptime.measure.metrics import against_publication, measure
 from steptime.measure.record import format_record
-from steptime.recipes.models import Mode, Run
+from steptime.recipes.models import Mode
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import published_performance
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 from steptime.store.run_records import setup_columns, setup_sha256
-
-MakeResult = Callable[..., Result]
 
 WEEKS = 26
 LAST = WEEKS - 1
@@ -94,14 +89,14 @@ class Stores(NamedTuple):
 
 
 @cache
-def cells() -> dict[Cell, Run]:
+def cells():
     """Return the planned run of each cell."""
     runs = {run.label: run for run in _planned_runs()}
     assert len(runs) == 60
     return runs
 
 
-def _planned_runs() -> Iterator[Run]:
+def _planned_runs():
     for cluster, rows in _PLANNED.items():
         for workload, name, gpus in rows:
             size, _, proxy = name.partition("-")
@@ -131,12 +126,12 @@ class Made:
     """Variables that are set differently in this run."""
 
     @property
-    def job_name(self) -> str:
+    def job_name(self):
         """Return the run's key in the store."""
         return f"{self.cell.replace('·', '-').replace(' ', '-')}-{self.week:02}{'abc'[self.number]}"
 
 
-def slowed(cell: Cell, week: int, nodes: Collection[str], bad_node: str) -> float:
+def slowed(cell, week, nodes, bad_node):
     """Return the planted change: the time of a step relative to the cell's usual time."""
     last, cluster = week == LAST, cells()[cell].cluster
     if cell == STEP and last:
@@ -150,7 +145,7 @@ def slowed(cell: Cell, week: int, nodes: Collection[str], bad_node: str) -> floa
     return 1.03 if cluster == "west" and last else 1.0
 
 
-def changed(cell: Cell, week: int) -> tuple[tuple[str, str], ...]:
+def changed(cell, week):
     """Return the variables that are set differently where a planted change has a reason."""
     if week < LAST:
         return ()
@@ -158,11 +153,11 @@ def changed(cell: Cell, week: int) -> tuple[tuple[str, str], ...]:
     return (("NVTE_FUSED_ATTN", "0"),) if cell == STEP else of_west
 
 
-def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
+def history(seed, cell, bad_node):
     """Yield the runs of a cell, oldest first; without a bad node nothing is planted."""
     series_state = SeriesState()
     for week in range(WEEKS):
-        began_with: tuple[str, ...] = ()
+        began_with = ()
         if bad_node is not None and (cell, week) == (ACCEPTED, ACCEPTED_FROM):
             series_state = SeriesState()
         for number in range(1 + CONFIRMATION_RUNS):
@@ -181,7 +176,7 @@ def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
                 break
 
 
-def _free_nodes(dice: random.Random, run: Run, without: Collection[str]) -> tuple[str, ...]:
+def _free_nodes(dice, run, without):
     """Return as many nodes as the run needs, without those of the suspected run if enough others are left."""
     every = [f"{run.cluster[0]}{number:03}" for number in range(1, NODES[run.cluster] + 1)]
     wanted = run.recipe.gpus // GPUS_PER_NODE
@@ -189,7 +184,7 @@ def _free_nodes(dice: random.Random, run: Run, without: Collection[str]) -> tupl
     return tuple(sorted(dice.sample(others if len(others) >= wanted else every, wanted)))
 
 
-def bad_node_of(seed: int) -> str:
+def bad_node_of(seed):
     """Return the node of `east` on which most of its cells ran in the last week."""
     ran = [
         node
@@ -202,7 +197,7 @@ def bad_node_of(seed: int) -> str:
     return max(sorted(set(ran)), key=ran.count)
 
 
-def first_runs(make_result: MakeResult) -> Iterator[Result]:
+def first_runs(make_result):
     """Yield a whole result for each cell, from which its other runs are made."""
     for cell, run in cells().items():
         published = published_performance(run.recipe)
@@ -234,7 +229,7 @@ def first_runs(make_result: MakeResult) -> Iterator[Result]:
         yield make_result(cell, run=run, log=log, measurement=measure(run, log), **_ran(make_result))
 
 
-def _checkpoints(run: Run) -> tuple[CheckpointTiming, ...]:
+def _checkpoints(run):
     if run.mode is Mode.CHECKPOINT_SAVE:
         return (
             CheckpointTiming(kind="save", iteration=49, started_at=None, duration_s=41.5, blocked_s=41.5),
@@ -246,7 +241,7 @@ def _checkpoints(run: Run) -> tuple[CheckpointTiming, ...]:
     return ()
 
 
-def _ran(make_result: MakeResult) -> dict[str, Any]:
+def _ran(make_result):
     """Return what the first run of each cell ran with, and which sweep it was of."""
     provenance = make_result().submitted.provenance
     of_sweep = {
@@ -276,7 +271,7 @@ _SLOWER = {
 _FASTER = {"tokens_per_s", "tokens_per_s_per_gpu", "mfu_percent"}
 
 
-def write(path: Path, runs: Sequence[Made], now: float) -> None:
+def write(path, runs, now):
     """Add runs to a store in this file that has the first run of each cell."""
     from steptime.store import schema
 
@@ -294,7 +289,7 @@ def write(path: Path, runs: Sequence[Made], now: float) -> None:
             _copy(connection, table, rows)
 
 
-def _copy(connection: sqlite3.Connection, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def _copy(connection, table, rows):
     """Copy each row of a cell's first run for another run, with the values that `rows` has."""
     given = {"id": ":run_id", "text": "replace(text, :like_job, :job_name)"}
     names = [column.name for column in table.columns]
@@ -313,7 +308,7 @@ def _copy(connection: sqlite3.Connection, table: Any, rows: Sequence[Mapping[str
     )
 
 
-def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> Iterator[dict[str, Any]]:
+def _rows(connection, runs, now):
     first = {
         row["label"]: row
         for row in connection.execute(
@@ -352,7 +347,7 @@ def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> I
         }  # fmt: skip
 
 
-def _record(like: dict[str, Any], made: Made, ends: dict[str, float], ids: dict[str, str]) -> str:
+def _record(like, made, ends, ids):
     """Return the record of a run, made from that of its cell's first run."""
     upgraded = {"nvidia_driver": "570.124.06"} if made.week >= UPGRADED_FROM else {}
     provenance = like["provenance"]
@@ -369,19 +364,19 @@ def _record(like: dict[str, Any], made: Made, ends: dict[str, float], ids: dict[
     )
 
 
-def remove_first_runs(path: Path) -> None:
+def remove_first_runs(path):
     """Delete the first runs, of which all others were made."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("DELETE FROM runs WHERE dag_run_id = 'first'")
 
 
-def planted(stores: Stores) -> set[str]:
+def planted(stores):
     """Return what a comparison of the second store has to name, and nothing else."""
     return {STEP, DRIFT, f"node {stores.bad_node}", WEST_CHANGE}
 
 
-def named(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+def named(rows):
     """Return the causes in rows of a comparison, and the cells that drift or moved without a cause."""
     names = set()
     for row in rows:
@@ -391,11 +386,8 @@ def named(rows: Iterable[Mapping[str, Any]]) -> set[str]:
     return names
 
 
-StoresOf = Callable[[int], Stores]
-
-
 @pytest.fixture(scope="session")
-def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> StoresOf:
+def sixty_cells(tmp_path_factory, make_result):
     """Return a function that returns the stores of a seed, a copy of this process's own.
 
     Of the processes of pytest-xdist, the first that is asked makes them for all.
@@ -404,14 +396,14 @@ def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
     shared = folder if "PYTEST_XDIST_WORKER" not in os.environ else folder.parents[1]
 
     @cache
-    def first() -> Path:
+    def first():
         store = Store(f"sqlite:///{folder / 'first.db'}")
         for result in first_runs(make_result):
             stored.write(store, result)
         return folder / "first.db"
 
     @cache
-    def stores_of(seed: int) -> Stores:
+    def stores_of(seed):
         made, copied = shared / f"made-{seed}", folder / str(seed)
         with FileLock(f"{made}.lock"):
             if not made.exists():
@@ -425,7 +417,7 @@ def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
     return stores_of
 
 
-def make_stores(first: Path, into: Path, seed: int, now: float) -> None:
+def make_stores(first, into, seed, now):
     """Make a seed's stores `unchanged.db` and `planted.db` in a folder, from one with the first runs."""
     bad_node = bad_node_of(seed)
     for name, planted in (("unchanged", None), ("planted", bad_node)):

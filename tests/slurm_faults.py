@@ -1,12 +1,10 @@
 """Faults of the mini Slurm and their repair: daemons, logins and nodes that end."""
 
-from pathlib import Path
-
 from steptime.errors import SystemFailure
 from steptime.mini_slurm import daemons, processes, service
 
 
-def start_daemon(home: Path, daemon: str) -> None:
+def start_daemon(home, daemon):
     """Start one daemon that was stopped, as `slurmctld` or `slurmd-node3`, and wait until it works."""
     layout = service.running(home)
     if daemon not in processes.daemons(layout):
@@ -17,7 +15,7 @@ def start_daemon(home: Path, daemon: str) -> None:
     daemons.wait_until_ready(layout, daemon)
 
 
-def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
+def stop_daemon(home, daemon, *, kill=True):
     """End one daemon, by SIGKILL as a crash would or by SIGTERM; what it had started goes on."""
     process = processes.daemons(service.running(home)).get(daemon)
     if process is not None:
@@ -26,7 +24,7 @@ def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
             raise SystemFailure(f"{daemon} (process {process.pid}) cannot be ended")
 
 
-def kill_node(home: Path, node: str) -> None:
+def kill_node(home, node):
     """Kill a node's daemon and all processes of its jobs at once, as a power cut does."""
     left = processes.kill(processes.node_processes(service.running(home))[node])
     if left:

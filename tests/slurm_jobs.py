@@ -4,14 +4,13 @@ import itertools
 import re
 import shlex
 import subprocess
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from named_runs import IN_IMAGE
 
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.config import SlurmConfig
-from steptime.recipes.models import Mode, Recipe, Run, Window
+from steptime.recipes.models import Mode, Run, Window
 from steptime.recipes.workloads import load_workload
 
 
@@ -29,7 +28,7 @@ class Asked(NamedTuple):
     """The words from Python on."""
 
 
-def run_of_row(row: Recipe) -> Run:
+def run_of_row(row):
     """Return a run of the row on Slurm."""
     rules = load_workload(row.workload).performance
     return Run(
@@ -44,7 +43,7 @@ def run_of_row(row: Recipe) -> Run:
     )
 
 
-def asked_of_slurm(row: Recipe) -> Asked:
+def asked_of_slurm(row):
     """Return what the row's job asks for on a Slurm cluster with pyxis whose file sets nothing else."""
     cluster = SlurmConfig(
         **{"name": "here", "kind": "slurm", "gpu_type": row.gpu_type, "work_dir": "/shared"},
@@ -65,7 +64,7 @@ def asked_of_slurm(row: Recipe) -> Asked:
     return Asked(options, {*sbatch}, {*srun}, shlex.join(command[:python]), command[python:])
 
 
-def numactl_of(command: str, folder: Path) -> list[list[str]]:
+def numactl_of(command, folder):
     """Return what bash passes to numactl on each local rank of a node, with options by their long names."""
     numactl = folder / "numactl"
     numactl.write_text('#!/bin/sh\ncase "$*" in *train) echo "$@" ;; esac\n')

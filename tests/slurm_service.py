@@ -4,15 +4,13 @@ import getpass
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from steptime.clusters.connections import Connection
 from steptime.mini_slurm import daemons, service
-from steptime.mini_slurm.layout import SlurmLayout, login_command, login_connection
+from steptime.mini_slurm.layout import login_command, login_connection
 
 
 @dataclass(frozen=True)
@@ -23,24 +21,24 @@ class MiniSlurm:
     """The state folder, for `slurm_faults.stop_daemon(home, "slurmctld")` and others."""
 
     @property
-    def layout(self) -> SlurmLayout:
+    def layout(self):
         """Return the cluster's folder and ports."""
         return service.running(self.home)
 
     @property
-    def login(self) -> Connection:
+    def login(self):
         """Return the connection `mini_slurm` as Airflow would have it."""
         return login_connection(self.layout)
 
-    async def connections(self, name: str) -> Connection:
+    async def connections(self, name):
         """Return the cluster's login for any name, for `open_cluster(config, slurm.connections)`."""
         return self.login
 
-    def command(self, name: str, *arguments: str) -> str:
+    def command(self, name, *arguments):
         """Return the output of one of Slurm's commands, run on this machine and not over ssh."""
         return daemons.command(self.layout, name, *arguments)
 
-    def ssh(self, *command: str, stdin: str = "") -> str:
+    def ssh(self, *command, stdin=""):
         """Return the output of a command that is run over ssh."""
         done = subprocess.run(
             [*login_command(self.layout), shlex.join(command)],
@@ -55,7 +53,7 @@ class MiniSlurm:
 
 
 @pytest.fixture(scope="session")
-def slurm_of_session() -> Iterator[MiniSlurm]:
+def slurm_of_session():
     """Yield the cluster that all tests share; tests use `mini_slurm` instead."""
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         home = Path(folder)
@@ -70,7 +68,7 @@ def slurm_of_session() -> Iterator[MiniSlurm]:
 
 
 @pytest.fixture
-def mini_slurm(slurm_of_session: MiniSlurm) -> Iterator[MiniSlurm]:
+def mini_slurm(slurm_of_session):
     """Yield the shared cluster; after a test start what it stopped and end what it left queued.
 
     The accounting is not emptied: give your jobs names of their own.

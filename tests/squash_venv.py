@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _VENV = "opt/trainer"
@@ -33,7 +32,7 @@ _BATCH = 100
 _TRAINERS_IMPORT = "nemo/collections/llm"
 
 
-def main() -> int:
+def main():
     """Write a squashfs image of the virtual environment that the arguments name; return the exit code."""
     venv, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     python = Path(_python_says(venv, "import os, sys; print(os.path.realpath(sys._base_executable))"))
@@ -57,13 +56,13 @@ def main() -> int:
     return squash.returncode
 
 
-def _python_says(venv: Path, code: str) -> str:
+def _python_says(venv, code):
     """Return what a program prints in the environment's Python. Raises CalledProcessError if it fails."""
     done = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def _compile(venv: Path) -> None:
+def _compile(venv):
     """Import the trainer's dependencies once, so that their compiled modules are in the read-only image.
 
     On two cores this takes 25 s once, and it saves each rank of every job 11 s.
@@ -83,7 +82,7 @@ def _compile(venv: Path) -> None:
     )
 
 
-def _fill(archive: tarfile.TarFile, venv: Path, python: Path, library: Path) -> None:
+def _fill(archive, venv, python, library):
     tools = [Path(program).resolve() for tool in _TOOLS if (program := shutil.which(tool))]
     for folder in _TOP:  # links to /usr/… on today's systems; else a folder, which comes with its files
         if (link := Path("/", folder)).is_symlink():
@@ -102,14 +101,14 @@ def _fill(archive: tarfile.TarFile, venv: Path, python: Path, library: Path) -> 
         archive.add(path.resolve(), _inside(path.parent.resolve() / path.name))
 
 
-def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _needed(member):
     return None if _NOT_NEEDED & set(Path(member.name).parts) else member
 
 
-def _libraries(files: Iterable[Path], besides: tuple[Path, ...]) -> Iterator[Path]:
+def _libraries(files, besides):
     """Yield the shared libraries and the loader that the files need, except those below `besides`."""
     names = sorted({str(path) for path in files})
-    libraries: set[str] = set()
+    libraries = set()
     for start in range(0, len(names), _BATCH):
         done = subprocess.run(
             ["ldd", *names[start : start + _BATCH]],  # noqa: S607 (wherever it is)
@@ -123,23 +122,23 @@ def _libraries(files: Iterable[Path], besides: tuple[Path, ...]) -> Iterator[Pat
             yield Path(name)
 
 
-def _inside(path: Path) -> str:
+def _inside(path):
     return str(path).lstrip("/")
 
 
-def _add_link(archive: tarfile.TarFile, name: str, target: str) -> None:
+def _add_link(archive, name, target):
     member = tarfile.TarInfo(name)
     member.type, member.linkname = tarfile.SYMTYPE, target
     archive.addfile(member)
 
 
-def _add_folder(archive: tarfile.TarFile, name: str) -> None:
+def _add_folder(archive, name):
     member = tarfile.TarInfo(name)
     member.type, member.mode = tarfile.DIRTYPE, 0o755
     archive.addfile(member)
 
 
-def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
+def _add_text(archive, name, text):
     member = tarfile.TarInfo(name)
     data = text.encode()
     member.size, member.mode = len(data), 0o644

@@ -1,14 +1,9 @@
 """Put results into a store, as the tasks from `parse` to `publish` do one after the other."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from steptime.judging.judgements import run_writer
 from steptime.measure.column_values import column_values
 from steptime.measure.repeating import make_request
-from steptime.recipes.models import Run
 from steptime.store.run_models import LedgerPlan, Result, Verdict
-from steptime.store.run_queries import Store
 from steptime.store.writing import RunWriter
 
 
@@ -18,7 +13,7 @@ class CheckedResult(Result):
     verdict: Verdict
 
 
-def publish(store: Store, result: Result) -> bool:
+def publish(store, result):
     """Store, check and publish a result, or reject it if its verdict says so; judge its series.
 
     Return whether this changed anything.
@@ -31,7 +26,7 @@ def publish(store: Store, result: Result) -> bool:
     return (verdict.valid and writer.publish(name)) or changed
 
 
-def write(store: Store, result: Result) -> bool:
+def write(store, result):
     """Do what `publish` does, but judge nothing."""
     assert isinstance(result, CheckedResult)
     name, verdict = result.job.name, result.verdict
@@ -41,9 +36,7 @@ def write(store: Store, result: Result) -> bool:
     return (verdict.valid and writer.publish(name)) or changed
 
 
-def write_node_sweep(
-    store: Store, make_result: Callable[..., Any], runs: Mapping[tuple[str, ...], float], **fields: Any
-) -> None:
+def write_node_sweep(store, make_result, runs, **fields):
     """Write the runs of a node sweep, given their seconds by nodes."""
     for number, (nodes, seconds) in enumerate(runs.items()):
         shared = {"gpus": 2 * len(nodes), "step_times": [seconds] * 20, **fields}
@@ -55,11 +48,11 @@ def write_node_sweep(
         write(store, make_result(f"pairs-{number}", **shared, **replaced))
 
 
-def unjudged_writer(url: str) -> RunWriter:
+def unjudged_writer(url):
     """Return a writer of runs that judges nothing."""
     return RunWriter(url, column_values, lambda _connection, _row: None)
 
 
-def as_planned(run: Run) -> LedgerPlan:
+def as_planned(run):
     """Return a run as a DAG run's first task stores it, if no option but its workload was requested."""
     return LedgerPlan(run=run, request=make_request(run, {}), options={})

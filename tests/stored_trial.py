@@ -1,15 +1,11 @@
 """A trial whose runs are in the metrics store, for tests of what is said of it."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from stored import publish
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.judging.trial_answers import TrialAnswer, round_runs, trial_state
 from steptime.recipes.models import TrialPosition, TrialRules
 from steptime.store.run_models import Check, Verdict
-from steptime.store.run_queries import Store
 
 DAG_RUN = ("steptime_trial", "manual__2026-11-21")
 VARIANTS = ("default", "ring", "broken")
@@ -31,11 +27,11 @@ OUT_OF_MEMORY = "CUDA out of memory: 20.00 GiB could not be allocated"
 class StoredTrial:
     """Stores the runs of a trial."""
 
-    def __init__(self, store: Store, make_result: Any, rules: TrialRules = RULES) -> None:
+    def __init__(self, store, make_result, rules=RULES):
         self.store, self.make_result, self.rules = store, make_result, rules
         self.number = 0
 
-    def ran(self, variant: str, number: int, step_time_s: float | None, **fields: Any) -> None:
+    def ran(self, variant, number, step_time_s, **fields):
         """Store a run of a variant in a round; None for one whose training failed."""
         self.number += 1
         position = TrialPosition(
@@ -66,13 +62,13 @@ class StoredTrial:
             ),
         )
 
-    def answer(self, complete: int | None = None) -> TrialAnswer:
+    def answer(self, complete=None):
         rules, runs = round_runs(self.store, self.store.list_runs(*DAG_RUN), [])
         assert rules == self.rules
         return TrialAnswer(rules, trial_state(rules, runs, complete=complete), runs)
 
 
-def run_rounds(trial: StoredTrial, seconds: Mapping[str, float | None], rounds: int) -> None:
+def run_rounds(trial, seconds, rounds):
     """Store that many rounds of runs with these step times in seconds; None for a training that fails."""
     for number in range(1, rounds + 1):
         for variant, step_time_s in seconds.items():

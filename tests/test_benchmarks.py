@@ -31,7 +31,7 @@ _MISSED_GOAL = 2
 """Exit code of a benchmark that misses a goal, as it may on a busy machine."""
 
 
-def test_every_benchmark_is_started() -> None:
+def test_every_benchmark_is_started():
     programs = {
         path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\ndef main()" in path.read_text()
     }
@@ -42,7 +42,7 @@ def test_every_benchmark_is_started() -> None:
     ("name", "options"),
     [pytest.param(name, *case.values, marks=case.marks) for name, case in SMALLEST.items()],
 )
-def test_runs_as_its_docstring_says(name: str, options: list[str], tmp_path: Path) -> None:
+def test_runs_as_its_docstring_says(name, options, tmp_path):
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "PYTEST"))}
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *options],

@@ -3,9 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,17 +14,14 @@ from steptime.durations import WEEK_S
 from steptime.errors import UserError
 from steptime.frames import JUDGEMENT_COLUMNS, STEP_COLUMNS
 from steptime.store.columns import COLUMNS
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "pandas.md"
 FIRST = 1_790_000_000.0
 
-MakeResult = Callable[..., Result]
-
 
 @pytest.fixture
-def url(tmp_path: Path, make_result: MakeResult) -> str:
+def url(tmp_path, make_result):
     """Return the address of a store with ten weekly runs of one cell, of which the last one is slower."""
     store = Store(f"sqlite:///{tmp_path / 'steptime.db'}")
     for week in range(10):
@@ -36,7 +31,7 @@ def url(tmp_path: Path, make_result: MakeResult) -> str:
     return store.url
 
 
-def test_runs_have_documented_columns_and_dtypes(url: str) -> None:
+def test_runs_have_documented_columns_and_dtypes(url):
     runs = steptime.read_runs(url)
     assert list(runs.columns[: len(COLUMNS)]) == [column.name for column in COLUMNS]
     assert list(runs["job_name"]) == [f"job-{week}" for week in reversed(range(10))]
@@ -54,7 +49,7 @@ def test_runs_have_documented_columns_and_dtypes(url: str) -> None:
     assert set(runs["series_state"]) >= {"insufficient history", "suspected"}
 
 
-def test_runs_are_selected_by_time_and_columns(url: str) -> None:
+def test_runs_are_selected_by_time_and_columns(url):
     begin = pd.Timestamp(FIRST + 7.5 * WEEK_S, unit="s")
     assert len(steptime.read_runs(url, since=begin)) == 2
     assert len(steptime.read_runs(url, since=str(begin), gpus=2)) == 2
@@ -65,7 +60,7 @@ def test_runs_are_selected_by_time_and_columns(url: str) -> None:
         steptime.read_runs(url, gpu=4)
 
 
-def test_steps_come_in_the_order_of_their_runs(url: str) -> None:
+def test_steps_come_in_the_order_of_their_runs(url):
     steps = steptime.read_steps(["job-9", "job-0", "nobody"], url)
     assert list(steps.columns) == [column.name for column in STEP_COLUMNS]
     assert list(steps["job_name"].unique()) == ["job-9", "job-0"]
@@ -74,7 +69,7 @@ def test_steps_come_in_the_order_of_their_runs(url: str) -> None:
     assert steptime.read_steps("job-0", url)["global_step"].dtype == "Int64"
 
 
-def test_judgements_have_a_row_for_each_run(url: str) -> None:
+def test_judgements_have_a_row_for_each_run(url):
     judged = steptime.read_judgements(url)
     assert list(judged.columns) == [column.name for column in JUDGEMENT_COLUMNS]
     assert set(judged["job_name"]) == {f"job-{week}" for week in range(10)}
@@ -83,7 +78,7 @@ def test_judgements_have_a_row_for_each_run(url: str) -> None:
     assert last["ratio"] == pytest.approx(1.2, abs=0.01)
 
 
-def test_a_store_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_is_named_and_not_made(tmp_path):
     path = tmp_path / "none.db"
     with pytest.raises(UserError, match=r"there is no metrics store at .*none\.db"):
         steptime.read_runs(f"sqlite:///{path}")
@@ -91,17 +86,15 @@ def test_a_store_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_importing_steptime_imports_no_large_library() -> None:
+def test_importing_steptime_imports_no_large_library():
     code = "import sys, steptime; print([name for name in ('pandas', 'sqlalchemy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_the_examples_of_the_page_run(
-    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_of_the_page_run(url, monkeypatch, capsys):
     monkeypatch.setenv("STEPTIME_STORE_URL", url)
-    names: dict[str, Any] = {}
+    names = {}
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(examples) == 4
     for example in examples:

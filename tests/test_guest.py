@@ -28,7 +28,7 @@ _OUR_OWN = ("os.environ", "sys.argv")
 """Parts of our own process that are meant to be changed."""
 
 
-def violations(source: str) -> list[str]:
+def violations(source):
     """Return what a module does to other packages, each as `line: what`."""
     nodes = list(ast.walk(ast.parse(source)))
     imported = [
@@ -60,7 +60,7 @@ def violations(source: str) -> list[str]:
     return sorted({f"{node.lineno}: {what}" for node, what in found})
 
 
-def _targets(node: ast.AST) -> list[ast.expr]:
+def _targets(node):
     """Return what a statement assigns to, deletes, or changes by setattr."""
     match node:
         case ast.Assign() | ast.Delete():
@@ -72,24 +72,24 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def _is_attribute(target: ast.expr, foreign: set[str]) -> bool:
+def _is_attribute(target, foreign):
     """Return whether this is an attribute of something imported, or an item of one."""
     owner = target.value if isinstance(target, ast.Subscript) else target
     return isinstance(owner, ast.Attribute) and _root(owner) in foreign and ast.unparse(owner) not in _OUR_OWN
 
 
-def _root(node: ast.AST) -> str | None:
+def _root(node):
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _is_private(path: str) -> bool:
+def _is_private(path):
     return any(part.startswith("_") and not part.startswith("__") for part in path.split("."))
 
 
 @pytest.mark.parametrize("folder", ["plugins", "trainer"])
-def test_no_module_changes_another_package(folder: str) -> None:
+def test_no_module_changes_another_package(folder):
     found = {
         path.relative_to(ROOT).as_posix(): violations(path.read_text(encoding="utf-8"))
         for path in (ROOT / folder).rglob("*.py")
@@ -98,7 +98,7 @@ def test_no_module_changes_another_package(folder: str) -> None:
     assert {path: what for path, what in found.items() if what and path not in ALLOWED} == {}
 
 
-def test_nothing_is_registered_as_a_cluster_policy_or_listener() -> None:
+def test_nothing_is_registered_as_a_cluster_policy_or_listener():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(project["entry-points"]) == {"apache_airflow_provider", "airflow.plugins"}
 
@@ -124,5 +124,5 @@ def test_nothing_is_registered_as_a_cluster_policy_or_listener() -> None:
         "from airflow._shared.state import TaskScope",
     ],
 )
-def test_each_kind_is_found(line: str) -> None:
+def test_each_kind_is_found(line):
     assert violations(line)

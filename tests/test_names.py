@@ -9,9 +9,9 @@ import steptime
 PACKAGE = Path(steptime.__file__).parent
 
 
-def test_no_two_classes_share_a_name() -> None:
+def test_no_two_classes_share_a_name():
     """A class that derives from its namesake, as `Run` does with the trainer's, is the same concept."""
-    modules: dict[str, list[str]] = defaultdict(list)
+    modules = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.is_symlink() or "recorder" in path.parts or "shipped" in path.parts:
             continue  # the trainer's spec.py; a program of its own in a sandbox; the trainer in a wheel

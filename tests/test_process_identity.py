@@ -4,18 +4,17 @@ import os
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from steptime.process_identity import boot_id, start_tick, user_name
 
 
-def _now() -> float:
+def _now():
     return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
 
 
-def test_the_start_is_told_in_ticks_since_the_boot_whatever_the_program_is_called(tmp_path: Path) -> None:
+def test_the_start_is_told_in_ticks_since_the_boot_whatever_the_program_is_called(tmp_path):
     sleep = shutil.which("sleep")
     assert sleep is not None
     program = shutil.copy(sleep, tmp_path / "odd) R 1 (")
@@ -29,11 +28,11 @@ def test_the_start_is_told_in_ticks_since_the_boot_whatever_the_program_is_calle
         start_tick(process.pid)
 
 
-def test_a_boot_has_a_name() -> None:
+def test_a_boot_has_a_name():
     assert boot_id() == boot_id() != ""
 
 
-def test_a_user_id_without_a_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_id_without_a_name_is_told(monkeypatch):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54321)

@@ -1,7 +1,7 @@
 """A model's refusals are in our words, whatever pydantic calls the error."""
 
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveFloat, ValidationError
@@ -55,13 +55,13 @@ class Thing(Frozen):
         ("inside", 5, "has to be a mapping, as in {a: b}"),
     ],
 )
-def test_a_refusal_is_in_our_words(field: str, value: Any, words: str) -> None:
+def test_a_refusal_is_in_our_words(field, value, words):
     with pytest.raises(ValidationError) as refused:
         Thing.model_validate({field: value})
     assert describe_validation_error(refused.value.errors()[0]) == words
 
 
-def test_what_a_validator_says_is_left_as_it_is() -> None:
+def test_what_a_validator_says_is_left_as_it_is():
     assert (
         describe_validation_error({"type": "value_error", "msg": "Value error, is too heavy."})
         == "is too heavy"

@@ -1,7 +1,6 @@
 """The folders that environment variables name."""
 
 import re
-from pathlib import Path
 
 import pytest
 from called import steptime
@@ -14,13 +13,13 @@ from steptime.store.run_queries import Store
 
 
 @pytest.mark.parametrize("folder", ["gone", "~nobody-here/x"])
-def test_dags_that_do_not_exist_are_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dags_that_do_not_exist_are_refused(folder, monkeypatch):
     monkeypatch.setenv("STEPTIME_DAGS_DIR", folder)
     with pytest.raises(UserError, match="STEPTIME_DAGS_DIR"):
         dags_dir()
 
 
-def test_a_team_writes_only_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_writes_only_its_own_files(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     (tmp_path / "sweeps").mkdir()
     text = "name: night\ngpu_hours_max: 1\ncluster: local\nruns: [{workload: llama3.1}]\n"
@@ -34,16 +33,14 @@ def test_a_team_writes_only_its_own_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert replaced_files() == ()
 
 
-def test_every_shipped_file_is_one_that_is_read() -> None:
+def test_every_shipped_file_is_one_that_is_read():
     """An archive has those, and people are told which of those they replace."""
     ours = shipped("config")
     there = {str(path.relative_to(ours)) for path in ours.rglob("*.yaml")}
     assert there - set(config_files()) == {"upstream/differences.yaml"}, "which is steptime's own"
 
 
-def test_a_file_of_the_team_replaces_the_shipped_one_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_the_team_replaces_the_shipped_one_and_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     (tmp_path / "sweeps").mkdir()
     for name in ("example-weekly", "example-nodes"):
@@ -64,9 +61,7 @@ def test_a_file_of_the_team_replaces_the_shipped_one_and_is_named(
     assert page["sentence"].endswith(f"{tmp_path} replaces shipped files: sweeps/example-weekly.yaml.")
 
 
-def test_a_sweep_is_copied_from_an_example_and_is_the_teams_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_is_copied_from_an_example_and_is_the_teams_own(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     for name in ("weekly", "nodes"):
         assert not {name} & set(list_sweeps()), "an upgrade never writes what a team writes"

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 ON_CPU = ROOT / "tests" / "torchtitan_on_cpu"
 
 
-def torchtitan_python(version: str) -> Path:
+def torchtitan_python(version):
     """Return the interpreter of an environment with this release of torchtitan; it is made if it is missing.
 
     What lets torchtitan train on a CPU is in the environment as well, and acts only in its own ranks.
@@ -34,6 +34,6 @@ def torchtitan_python(version: str) -> Path:
     return target / "bin" / "python"
 
 
-def make_assets(python: Path, folder: Path) -> None:
+def make_assets(python, folder):
     """Write text and a tokenizer into a folder, in the form that torchtitan's debug models expect."""
     subprocess.run([str(python), str(ON_CPU / "make_assets.py"), str(folder)], check=True)

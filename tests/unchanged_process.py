@@ -4,7 +4,6 @@ With STRICT_PROCESS in the environment, a module fails if it leaves them changed
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,12 @@ _OTHERS = ("PYTEST_CURRENT_TEST", "AIRFLOW_CTX_", "_AIRFLOW_")
 """Prefixes of variables that pytest and Airflow set themselves while tests run."""
 
 
-def _variables() -> dict[str, str]:
+def _variables():
     return {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def unchanged_process() -> Iterator[None]:
+def unchanged_process():
     """Restore what a module has changed in this process."""
     before, folder = _variables(), Path.cwd()
     yield

@@ -4,8 +4,7 @@ import asyncio
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
@@ -18,65 +17,51 @@ from typing import Any
 import pytest
 import structlog
 from local_home import a_run, home, planned
-from stored import CheckedResult, as_planned
+from stored import as_planned
 
 from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 
 # isort: split
 
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
-from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from airflow.sdk.execution_time.comms import TaskStatesResult
 from staged import staged_files
 from sync_ledger import ledger
 
 from steptime.airflow import base, installation, triggers
 from steptime.airflow.dag_builder import training_dag
-from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.task_state import DELETED
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.airflow.xcom import PlanNames, as_json
-from steptime.clusters.base import JobState, StagedFiles
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
 from steptime.judging.judgements import run_writer
-from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan
 from steptime.runs.launch import Attempt
 from steptime.store.budgets import Owner, release, store_plan
-from steptime.store.ledger import LedgerJob
-from steptime.store.run_models import Result, Submission
+from steptime.store.run_models import Submission
 from steptime.store.run_queries import Store
 
 __all__ = ["a_run", "home", "planned"]  # fixtures
 
-MakeContext = Callable[..., dict[str, Any]]
-MakePlan = Callable[..., Plan]
-MakeResult = Callable[..., Any]
-MakeRun = Callable[..., Run]
-RunDag = Callable[..., Any]
-SetBudget = Callable[[float], Path]
-StrikeFirst = Callable[..., Future[str]]
-Submit = Callable[..., dict[str, Any]]
 
 _BEGUN_WITHIN_S = 600
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 
 
 @pytest.fixture(autouse=True)
-def triggers_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def triggers_settle_soon(monkeypatch):
     """Let triggers fire at once: here no worker has to report "deferred" to an Airflow first."""
     monkeypatch.setattr(triggers, "SETTLING_S", 0.01)
 
 
 @pytest.fixture
-def budget(home: Path) -> Callable[[float], Path]:
+def budget(home):
     """Return a function that sets the monthly GPU-hours of the test's cluster and returns its file."""
     path = (home.parent / "config").resolve() / "clusters" / "local.yaml"
     without = path.read_text()
 
-    def write(gpu_hours: float) -> Path:
+    def write(gpu_hours):
         path.write_text(f"{without}gpu_hours_per_month: {gpu_hours}\n")
         return path
 
@@ -84,7 +69,7 @@ def budget(home: Path) -> Callable[[float], Path]:
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> StagedFiles:
+def staged(tmp_path):
     """Return what staging returns, with the stand-in trainer in place of the trainer's interpreter."""
     interpreter = tmp_path / "stand-in-interpreter"
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}"\n')
@@ -93,7 +78,7 @@ def staged(tmp_path: Path) -> StagedFiles:
 
 
 @pytest.fixture
-def first_training(staged: StagedFiles, tmp_path: Path) -> Iterator[Callable[..., Future[str]]]:
+def first_training(staged, tmp_path):
     """Make the first training hang, and yield a function that runs a callback once it hangs.
 
     The callback gets the name of the training's Slurm node; the function returns a future of that name. With
@@ -107,7 +92,7 @@ def first_training(staged: StagedFiles, tmp_path: Path) -> Iterator[Callable[...
     hangs = f'while test ! -e "{end}"; do sleep 0.1; done; test -s "{end}" || exit 1'
     interpreter.write_text(f'#!/bin/sh\nif mkdir "{first}" 2>/dev/null; then {says}; {hangs}; fi\n{trains}')
 
-    def strike_when_it_hangs(strike: Callable[[str], None], goes_on: bool) -> str:
+    def strike_when_it_hangs(strike, goes_on):
         deadline = time.monotonic() + _BEGUN_WITHIN_S
         try:
             while not begun.exists():
@@ -127,7 +112,7 @@ def first_training(staged: StagedFiles, tmp_path: Path) -> Iterator[Callable[...
 
 
 @pytest.fixture(scope="session")
-def airflow_database() -> None:
+def airflow_database():
     """Create Airflow's tables in the tests' AIRFLOW_HOME."""
     from airflow.utils.db import initdb  # imports Airflow's models
 
@@ -137,24 +122,22 @@ def airflow_database() -> None:
 
 
 @pytest.fixture
-def run_dag(
-    airflow_database: None, home: Path, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+def run_dag(airflow_database, home, staged, monkeypatch):
     """Return a function that runs the DAG of Llama 3.1 to its end with these params; nothing is staged."""
 
-    async def nothing(*_: object) -> StagedFiles:
+    async def nothing(*_):
         return staged
 
     monkeypatch.setattr("steptime.airflow.operators.stage", nothing)
 
-    def run(**conf: object) -> Any:
+    def run(**conf):
         return training_dag("steptime_llama3.1-25.04", workload="llama3.1").test(run_conf=conf)
 
     return run
 
 
 @pytest.fixture
-async def cluster(home: Path) -> LocalCluster:
+async def cluster(home):
     """The test's local cluster."""
     config = load_cluster("local")
     opened = connect(config)
@@ -168,10 +151,10 @@ class Variables:
 
     kept: dict[str, str] = field(default_factory=dict)
 
-    def keys(self, prefix: str) -> list[str]:
+    def keys(self, prefix):
         return [key for key in self.kept if key.startswith(prefix)]
 
-    def set(self, key: str, value: str, *, description: str) -> None:
+    def set(self, key, value, *, description):
         self.kept[key] = value
 
 
@@ -189,13 +172,13 @@ class TaskInstance:
     dag_runs: dict[str, str] = field(default_factory=dict)
     """The states of DAG runs, by `dag_id/run_id`."""
 
-    def xcom_push(self, key: str, value: Any) -> None:
+    def xcom_push(self, key, value):
         self.pushed[key] = value
 
-    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int, **_: str) -> Any:
+    def xcom_pull(self, *, task_ids, key, map_indexes, **_):
         return self.pushed.get(key)
 
-    def get_dr_count(self, dag_id: str, *, run_ids: list[str], states: list[str]) -> int:
+    def get_dr_count(self, dag_id, *, run_ids, states):
         return [self.dag_runs.get(f"{dag_id}/{run_id}") in states for run_id in run_ids].count(True)
 
 
@@ -210,7 +193,7 @@ class TaskStates:
     answers: list[str | Exception | None]
     """None for a task that is cleared or has not begun, DELETED if the task does not exist."""
 
-    def send(self, request: GetTaskStates) -> TaskStatesResult:
+    def send(self, request):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -221,14 +204,11 @@ class TaskStates:
         return TaskStatesResult(task_states={} if answer == DELETED else {run_id: states})
 
 
-AirflowSays = Callable[..., TaskStates]
-
-
 @pytest.fixture
-def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskStates]:
+def airflow_says(monkeypatch):
     """Return a function that makes Airflow answer with these states of a task."""
 
-    def say(*answers: str | Exception | None) -> TaskStates:
+    def say(*answers):
         states = TaskStates(list(answers))
         monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", states, raising=False)
         return states
@@ -237,7 +217,7 @@ def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskStates]:
 
 
 @pytest.fixture
-def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+def variables(monkeypatch):
     """Return the Variables of the Airflow to which this test's tasks belong."""
     kept = Variables()
     monkeypatch.setattr(installation, "Variable", kept)
@@ -247,7 +227,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
 RUN_AFTER = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def add_to_ledger(submitted: dict[str, Any]) -> None:
+def add_to_ledger(submitted):
     """Add to the ledger what was submitted for the first performance run."""
     given = Submission.model_validate(submitted)
     if ledger.find(given.job.name) is not None:
@@ -266,21 +246,21 @@ def add_to_ledger(submitted: dict[str, Any]) -> None:
     ledger.store_submission(given.job)
 
 
-def noted(job_name: str) -> LedgerJob:
+def noted(job_name):
     """Return the ledger's entry of a job."""
     job = ledger.find(job_name)
     assert job is not None
     return job
 
 
-def submitted_job(handle: dict[str, str]) -> dict[str, Any]:
+def submitted_job(handle):
     """Return the ledger's `Submission`, as JSON, of a job that the task `submit` returned."""
     submitted = noted(handle["job"]).submitted
     assert submitted is not None
     return submitted.model_dump(mode="json")
 
 
-def state_of(cluster: LocalCluster, job_name: str) -> JobState:
+def state_of(cluster, job_name):
     """Return the state of a job as its cluster reports it."""
     return asyncio.run(cluster.poll([job_name]))[job_name].state
 
@@ -290,13 +270,13 @@ class KilledError(BaseException):
 
 
 @pytest.fixture
-def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
+def make_context(variables):
     """Return a function that makes contexts of tries of one task instance.
 
     Its keyword `submitted` is a `Submission` as JSON, which is added to the ledger.
     """
 
-    def make(*, submitted: dict[str, Any] | None = None, **task_instance: Any) -> dict[str, Any]:
+    def make(*, submitted=None, **task_instance):
         run_after = task_instance.pop("run_after", RUN_AFTER)
         if submitted is not None:
             add_to_ledger(submitted)
@@ -310,23 +290,22 @@ def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
 
 
 @cache
-def _shipped_dag(**arguments: Any) -> DAG:
+def _shipped_dag(**arguments):
     return training_dag("steptime_llama3.1-25.04", workload="llama3.1", **arguments)
 
 
-def task_of(task_id: str, **rendered: Any) -> Any:
+def task_of(task_id, **rendered):
     """Return a task of the shipped DAG, with its templated fields as Airflow would have rendered them."""
     return _task_of(_shipped_dag(), task_id, rendered)
 
 
-def wait_task(submitted: dict[str, Any], **arguments: Any) -> TrainingSensor:
+def wait_task(submitted, **arguments):
     """Return the task that waits for the job of a performance run; the arguments are those of the DAG."""
     handle = {"cluster": submitted["job"]["cluster"], "job": submitted["job"]["name"]}
-    task: TrainingSensor = _task_of(_shipped_dag(**arguments), "performance.wait", {"submitted": handle})
-    return task
+    return _task_of(_shipped_dag(**arguments), "performance.wait", {"submitted": handle})
 
 
-def trigger_of(submitted: dict[str, Any], context: dict[str, Any], **arguments: Any) -> TrainingTrigger:
+def trigger_of(submitted, context, **arguments):
     """Return the trigger that the task of `wait_task` defers to."""
     with pytest.raises(TaskDeferred) as deferred:
         wait_task(submitted, **arguments).execute(context)
@@ -335,14 +314,13 @@ def trigger_of(submitted: dict[str, Any], context: dict[str, Any], **arguments: 
     return trigger
 
 
-async def event_of(trigger: TrainingTrigger) -> dict[str, Any]:
+async def event_of(trigger):
     """Return the payload of the event that a trigger fires."""
     async with aclosing(trigger.run()) as events:
-        payload: dict[str, Any] = (await anext(events)).payload
-    return payload
+        return (await anext(events)).payload
 
 
-def _task_of(dag: DAG, task_id: str, rendered: dict[str, Any]) -> Any:
+def _task_of(dag, task_id, rendered):
     task = copy(dag.get_task(task_id))
     assert set(rendered) <= set(task.template_fields)
     for name, value in rendered.items():
@@ -350,31 +328,31 @@ def _task_of(dag: DAG, task_id: str, rendered: dict[str, Any]) -> Any:
     return task
 
 
-def handle_of(result: Result) -> dict[str, str]:
+def handle_of(result):
     """Return the handle of a result that `parse` and `validate` pass on."""
     return {"cluster": result.job.cluster, "job": result.job.name}
 
 
-def checked_run(result: CheckedResult) -> dict[str, str]:
+def checked_run(result):
     """Store a result as `parse` and `validate` do; return what `validate` passes on."""
     run_writer(Store()).store_measurement(result)
     run_writer(Store()).store_verdict(result.job.name, result.verdict)
     return handle_of(result)
 
 
-def logged(execute: Callable[[], object]) -> list[str]:
+def logged(execute):
     """Return the lines that a task logs."""
     with structlog.testing.capture_logs() as lines:
         execute()
     return [line["event"] for line in lines if "outside of the Task Runner" not in line["event"]]
 
 
-def names_of(plan: Plan, **changes: Any) -> dict[str, Any]:
+def names_of(plan, **changes):
     """Return what `check_params` returns for a plan."""
     return as_json(PlanNames.of(plan).model_copy(update=changes))
 
 
-def submit_task(run: Run, staged: StagedFiles) -> Any:
+def submit_task(run, staged):
     """Store the plan of a performance run, without a reservation, and return its task `submit`."""
     owner = Owner(installation.this_installation().id, TaskInstance.dag_id, TaskInstance.run_id)
     store_plan(owner, [as_planned(run)])
@@ -383,12 +361,10 @@ def submit_task(run: Run, staged: StagedFiles) -> Any:
 
 
 @pytest.fixture
-def submission(
-    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext
-) -> Callable[..., dict[str, Any]]:
+def submission(a_run, staged, make_context):
     """Return a function that submits a run of the stand-in in this environment, as a `Submission`."""
 
-    def submit(**environment: str) -> dict[str, Any]:
+    def submit(**environment):
         return submitted_job(submit_task(a_run(**environment), staged).execute(make_context()))
 
     return submit

@@ -14,7 +14,7 @@ import sys
 import time
 
 
-def main() -> int:
+def main():
     if os.environ.get("SLURM_PROCID", "0") != "0":
         return 0  # only rank 0 prints
     run = json.loads(pathlib.Path("run.json").read_text())
@@ -104,7 +104,7 @@ def main() -> int:
     return 0
 
 
-def say(line: str) -> None:
+def say(line):
     print(line, flush=True)
 
 

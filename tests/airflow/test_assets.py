@@ -6,7 +6,7 @@ from steptime.airflow.assets import finished_sweep, published_results
 from steptime.errors import UserError
 
 
-def test_assets_are_known_by_what_they_are_of() -> None:
+def test_assets_are_known_by_what_they_are_of():
     results, sweep = published_results("llama3.1"), finished_sweep("weekly")
     assert (results.name, results.uri, results.group) == (
         "steptime_results_llama3.1-25.04",

@@ -1,10 +1,7 @@
 """How tasks keep to budgets: reservations of runs that are over are returned before a run is refused."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -14,19 +11,12 @@ from sync_ledger import ledger
 from steptime.airflow import budgets
 from steptime.airflow.base import Refused
 from steptime.airflow.installation import this_installation
-from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
-from steptime.clusters.config import ClusterConfig
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, UserError
-from steptime.recipes.models import Run
 from steptime.store.budgets import BudgetExceeded, budget_balances, list_reserving
 
 from .conftest import (
-    MakeContext,
-    MakePlan,
-    MakeRun,
-    SetBudget,
-    Submit,
     TaskInstance,
     logged,
     names_of,
@@ -44,18 +34,18 @@ class Asked:
 
     name = "local"
 
-    def __init__(self) -> None:
-        self.jobs: dict[str, JobStatus] = {}
-        self.polled: list[list[str]] = []
+    def __init__(self):
+        self.jobs = {}
+        self.polled = []
         self.away = False
 
-    async def poll(self, names: Iterable[str]) -> dict[str, JobStatus]:
+    async def poll(self, names):
         names = list(names)
         self.polled.append(names)
         return {name: self.jobs.get(name, JobStatus(state=JobState.RUNNING)) for name in names}
 
     @asynccontextmanager
-    async def open(self, config: ClusterConfig, _connections: object) -> AsyncIterator["Asked"]:
+    async def open(self, config, _connections):
         assert config.name == self.name
         if self.away:
             raise OutOfReach("no route to host")
@@ -63,41 +53,39 @@ class Asked:
 
 
 @pytest.fixture
-def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(home, monkeypatch):
     found = Asked()
     monkeypatch.setattr(budgets, "open_cluster", found.open)
     return found
 
 
 @pytest.fixture
-def one(planned: MakePlan) -> Run:
+def one(planned):
     return planned(gpus="1").runs[0]
 
 
 @pytest.fixture
-def reserve(make_context: MakeContext, one: Run) -> Callable[..., list[str]]:
+def reserve(make_context, one):
     """Return a function that reserves a run while DAG runs have these states; it returns the task's log."""
 
-    def reserve(dag_run: str, **dag_runs: str) -> list[str]:
+    def reserve(dag_run, **dag_runs):
         known = {f"steptime_llama3.1-25.04/{run_id}": state for run_id, state in dag_runs.items()}
-        context: Any = make_context() | {"ti": TaskInstance(run_id=dag_run, dag_runs=known)}
+        context = make_context() | {"ti": TaskInstance(run_id=dag_run, dag_runs=known)}
         return logged(lambda: budgets.store_plan(task_of("check_params"), context, [as_planned(one)]))
 
     return reserve
 
 
-def holders() -> set[str]:
+def holders():
     return {owner.dag_run_id for owner in list_reserving(this_installation().id, ["local"])}
 
 
-def committed() -> float:
+def committed():
     [balance] = budget_balances(["local"])
     return balance.committed_gpu_hours
 
 
-def test_a_plan_is_reserved_and_the_task_says_how_the_budget_stands(
-    asked: Asked, reserve: Callable[..., list[str]], budget: SetBudget
-) -> None:
+def test_a_plan_is_reserved_and_the_task_says_how_the_budget_stands(asked, reserve, budget):
     assert reserve("unlimited") == []
     budget(10 * ASKED)
     [said] = reserve("first")
@@ -107,8 +95,8 @@ def test_a_plan_is_reserved_and_the_task_says_how_the_budget_stands(
 
 
 def test_plans_of_dag_runs_that_are_over_are_given_back_and_those_of_live_ones_are_not(
-    asked: Asked, reserve: Callable[..., list[str]], budget: SetBudget
-) -> None:
+    asked, reserve, budget
+):
     budget(2.5 * ASKED)
     for name in ("first", "second"):
         reserve(name)
@@ -121,9 +109,7 @@ def test_plans_of_dag_runs_that_are_over_are_given_back_and_those_of_live_ones_a
     assert holders() == {"third", "fourth"}, "the second was deleted"
 
 
-def test_a_plan_takes_what_jobs_that_have_ended_did_not(
-    asked: Asked, reserve: Callable[..., list[str]], budget: SetBudget, submission: Submit
-) -> None:
+def test_a_plan_takes_what_jobs_that_have_ended_did_not(asked, reserve, budget, submission):
     budget(1.5 * ASKED)
     name = submission()["job"]["name"]
     with pytest.raises(BudgetExceeded):
@@ -140,11 +126,11 @@ def test_a_plan_takes_what_jobs_that_have_ended_did_not(
 
 
 def test_a_plan_above_the_budget_is_refused_and_what_was_not_submitted_is_given_back(
-    planned: MakePlan, make_context: MakeContext, budget: SetBudget
-) -> None:
+    planned, make_context, budget
+):
     path = budget(1.5 * ASKED)
 
-    def check_params(**params: Any) -> None:
+    def check_params(**params):
         task_of("check_params").execute(make_context() | {"params": params})
 
     with pytest.raises(Refused, match=f"raise gpu_hours_per_month in {path}"):
@@ -161,14 +147,12 @@ def test_a_plan_above_the_budget_is_refused_and_what_was_not_submitted_is_given_
 
 @pytest.mark.long
 @pytest.mark.usefixtures("home")
-def test_a_job_is_submitted_once_what_has_ended_is_given_back(
-    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, budget: SetBudget, cluster: LocalCluster
-) -> None:
+def test_a_job_is_submitted_once_what_has_ended_is_given_back(a_run, staged, make_context, budget, cluster):
     tasks = [submit_task(a_run().model_copy(update={"repeat": repeat}), staged) for repeat in (1, 2)]
     budget(1.5 * ASKED)
 
-    def submit(map_index: int) -> str:
-        handle: dict[str, str] = tasks[map_index].execute(make_context(map_index=map_index))
+    def submit(map_index):
+        handle = tasks[map_index].execute(make_context(map_index=map_index))
         return handle["job"]
 
     first = submit(0)
@@ -180,10 +164,8 @@ def test_a_job_is_submitted_once_what_has_ended_is_given_back(
 
 
 @pytest.mark.usefixtures("home")
-def test_a_job_that_its_cluster_refuses_is_not_committed_any_more(
-    submission: Submit, monkeypatch: pytest.MonkeyPatch, budget: SetBudget
-) -> None:
-    async def refuses(_self: LocalCluster, _spec: JobSpec) -> Job:
+def test_a_job_that_its_cluster_refuses_is_not_committed_any_more(submission, monkeypatch, budget):
+    async def refuses(_self, _spec):
         raise UserError("there is no such partition.")
 
     budget(2.5 * ASKED)

@@ -1,9 +1,7 @@
 """Whole DAG runs in one process, with the stand-in trainer in place of the trainer's environment."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -13,20 +11,18 @@ from steptime.airflow.installation import KEY_PREFIX
 from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.store.run_queries import Store
 
-from .conftest import RunDag
-
 # The warning is of Airflow's API server, which runs in the test's process.
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
 
 
-def states(dag_run: Any) -> dict[str, list[str]]:
-    states_by_task: dict[str, list[str]] = {}
+def states(dag_run):
+    states_by_task = {}
     for ti in dag_run.get_task_instances():
         states_by_task.setdefault(ti.task_id, []).append(str(ti.state))
     return states_by_task
 
 
-def from_metastore(query: str, **values: Any) -> list[Any]:
+def from_metastore(query, **values):
     """Return the rows of a query in Airflow's database, through Airflow's own connections to it."""
     from airflow.utils.session import create_session
 
@@ -34,19 +30,19 @@ def from_metastore(query: str, **values: Any) -> list[Any]:
         return list(session.execute(text(query), values))
 
 
-def metastore_variables() -> list[str]:
+def metastore_variables():
     """Return the keys of Airflow's Variables, read from its database."""
     return [key for (key,) in from_metastore("SELECT key FROM variable")]
 
 
-def xcom_bytes(dag_run: Any) -> dict[str, int]:
+def xcom_bytes(dag_run):
     """Return the size in bytes of each XCom of a DAG run, by task, map index and key."""
     query = "SELECT task_id, map_index, key, length(value) FROM xcom WHERE run_id = :run_id"
     xcoms = from_metastore(query, run_id=dag_run.run_id)
     return {f"{task_id}[{index}] {key}": size for task_id, index, key, size in xcoms}
 
 
-def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: RunDag) -> None:
+def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag):
     dag_run = run_dag(gpus="1,2", checkpoint=True)
 
     assert dag_run.state == "success", states(dag_run)
@@ -87,16 +83,14 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: RunDag) -
         {"environment": {"STAND_IN": "nan"}},  # the load is not valid
     ],
 )
-def test_the_checkpoint_of_a_pair_stays_if_that_is_asked_for_or_its_load_is_not_valid(
-    run_dag: RunDag, options: dict[str, Any]
-) -> None:
+def test_the_checkpoint_of_a_pair_stays_if_that_is_asked_for_or_its_load_is_not_valid(run_dag, options):
     dag_run = run_dag(gpus="1", checkpoint=True, **options)
 
     rows = Store().list_runs("steptime_llama3.1-25.04", dag_run.run_id)
     assert parts_of_checkpoint(rows)
 
 
-def parts_of_checkpoint(rows: list[dict[str, Any]]) -> list[Path]:
+def parts_of_checkpoint(rows):
     """Return the large files of the checkpoint that a DAG run saved; the folders always stay."""
     [log] = [Path(row["log_path"]) for row in rows if row["mode"] == "checkpoint_save"]
     assert log.is_file()
@@ -105,7 +99,7 @@ def parts_of_checkpoint(rows: list[dict[str, Any]]) -> list[Path]:
     return list(folder.rglob("*.distcp"))
 
 
-def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: RunDag) -> None:
+def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag):
     dag_run = run_dag(gpus="1", environment={"STAND_IN": "out_of_memory"})
 
     assert dag_run.state == "failed"
@@ -128,13 +122,13 @@ def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: RunDa
 
 
 def test_a_run_is_refused_with_one_sentence_no_retry_and_a_call_of_the_users_callbacks(
-    airflow_database: None,
-    home: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def called(number: int) -> Callable[[Any], None]:
+    airflow_database,
+    home,
+    tmp_path,
+    capsys,
+    caplog,
+):
+    def called(number):
         return lambda context: (tmp_path / f"{number}").write_text(str(context["exception"]))  # type: ignore[func-returns-value]
 
     for callbacks in (called(1), [called(2), called(3)]):

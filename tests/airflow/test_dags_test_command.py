@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.service, pytest.mark.exhaustive, pytest.mark.timeout(6
 
 
 @pytest.mark.usefixtures("airflow_database")
-def test_airflow_dags_test_trains_and_publishes(tmp_path: Path) -> None:
+def test_airflow_dags_test_trains_and_publishes(tmp_path):
     add_stand_in(tmp_path / "config")
     environment = os.environ | {
         "STEPTIME_HOME": str(tmp_path / "home"),

@@ -2,10 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Barrier
-from typing import Any
 
 import pytest
 import stored
@@ -13,18 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, Er
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from steptime.airflow import installation
-from steptime.clusters.base import Installation, JobState, StagedFiles
-from steptime.clusters.local.cluster import LocalCluster
+from steptime.clusters.base import Installation, JobState
 from steptime.errors import SystemFailure
 from steptime.store.run_models import Submission
 from steptime.store.run_queries import Store
 
 from .conftest import (
-    AirflowSays,
-    MakeContext,
-    MakePlan,
-    MakeResult,
-    MakeRun,
     Variables,
     names_of,
     state_of,
@@ -35,14 +27,12 @@ from .conftest import (
     wait_task,
 )
 
-Submit = Callable[..., Submission]
-
 
 @pytest.fixture
-def submit(a_run: MakeRun, staged: StagedFiles) -> Submit:
+def submit(a_run, staged):
     """Return a function that makes one try of `submit` in a context, for a run that never ends."""
 
-    def try_once(context: dict[str, Any]) -> Submission:
+    def try_once(context):
         task = submit_task(a_run(STAND_IN="hang"), staged)
         return Submission.model_validate(submitted_job(task.execute(context)))
 
@@ -50,11 +40,11 @@ def submit(a_run: MakeRun, staged: StagedFiles) -> Submit:
 
 
 @pytest.fixture
-def other(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def other(make_context, monkeypatch):
     """Return a context manager that acts as another Airflow and yields a context of the same task there."""
 
     @contextmanager
-    def there() -> Iterator[dict[str, Any]]:
+    def there():
         with monkeypatch.context() as patched:
             patched.setattr(installation, "Variable", Variables())
             patched.setenv("AIRFLOW__API__BASE_URL", "http://staging.example")
@@ -64,8 +54,8 @@ def other(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def test_an_installation_has_the_address_of_its_airflow_and_the_id_that_was_there_first(
-    variables: Variables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    variables, monkeypatch
+):
     """Two tasks that create the id at the same time end up with the same one."""
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow.example/")
     made = installation.this_installation()
@@ -81,13 +71,13 @@ def test_an_installation_has_the_address_of_its_airflow_and_the_id_that_was_ther
 
 @pytest.mark.long
 def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
-    submit: Submit,
-    make_context: MakeContext,
-    other: Callable[..., Any],
-    airflow_says: AirflowSays,
-    cluster: LocalCluster,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    submit,
+    make_context,
+    other,
+    airflow_says,
+    cluster,
+    capsys,
+):
     """A staging Airflow made from production's backup, with the same metrics store, ends none of its jobs."""
     ours = submit(make_context())
     handed_on = ours.model_dump(mode="json")
@@ -113,12 +103,12 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_left_alone(
 
 @pytest.mark.usefixtures("home")
 def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shares_the_store(
-    planned: MakePlan, make_context: MakeContext, make_result: MakeResult
-) -> None:
+    planned, make_context, make_result
+):
     context = make_context()
     report = task_of("report", plan=names_of(planned()))
 
-    def publish(name: str, whose: Installation) -> None:
+    def publish(name, whose):
         result = make_result(name, gpus=1, dag_run_id=context["ti"].run_id)
         job = result.job.model_copy(update={"installation": whose})
         store = Store()
@@ -132,13 +122,13 @@ def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shar
 
 
 def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_for_another_ones(
-    variables: Variables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    variables, monkeypatch
+):
     """Both tasks look for an id before either has created one."""
     looked = Barrier(2, timeout=60)
     keys, met = variables.keys, []
 
-    def keys_at_once(prefix: str) -> list[str]:
+    def keys_at_once(prefix):
         known = keys(prefix)
         if len(met) < 2:
             met.append(known)
@@ -147,7 +137,7 @@ def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_fo
 
     monkeypatch.setattr(variables, "keys", keys_at_once)
 
-    async def begin() -> list[Any]:
+    async def begin():
         return await asyncio.gather(*(asyncio.to_thread(installation.this_installation) for _ in range(2)))
 
     begun = asyncio.run(begin())
@@ -159,10 +149,8 @@ def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_fo
     assert len(variables.kept) == 2
 
 
-def test_an_airflow_that_does_not_answer_is_given_no_second_id(
-    variables: Variables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_answer(prefix: str) -> list[str]:
+def test_an_airflow_that_does_not_answer_is_given_no_second_id(variables, monkeypatch):
+    def no_answer(prefix):
         raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"prefix": prefix}))
 
     first = installation.this_installation()

@@ -1,6 +1,5 @@
 """Where the buttons of steptime's tasks lead."""
 
-import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.types import TaskInstanceKey
 
@@ -8,8 +7,8 @@ from steptime.airflow.links import ResultsLink
 
 
 def test_the_results_link_leads_to_the_tab_as_airflow_writes_its_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow.example:8080/bench/")
     key = TaskInstanceKey("steptime_llama3.1-25.04", "report", "manual__2026-11-21T10:00:00+00:00")
 

@@ -3,6 +3,6 @@
 from .conftest import task_of
 
 
-def test_a_wait_outlives_the_loss_of_very_many_workers() -> None:
+def test_a_wait_outlives_the_loss_of_very_many_workers():
     for group in ("performance", "checkpoint.save", "checkpoint.load"):
         assert task_of(f"{group}.wait").retries >= 100

@@ -2,10 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from email.message import Message as Mail
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from airflow.sdk import BaseNotifier
@@ -16,19 +13,18 @@ from stored import publish
 from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.errors import UserError
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
-from .conftest import MakeContext, MakePlan, MakeResult, names_of, task_of
+from .conftest import names_of, task_of
 
 SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two confirmation runs confirm"
 
 
 @pytest.fixture
-def ask_for(home: Path) -> Callable[..., None]:
+def ask_for(home):
     """Return a function that writes `config/notifications.yaml`."""
 
-    def write(*notifications: dict[str, Any]) -> None:
+    def write(*notifications):
         file = home.parent / "config" / "notifications.yaml"
         file.unlink(missing_ok=True)
         file.write_text(json.dumps({"notifications": notifications}))
@@ -37,21 +33,21 @@ def ask_for(home: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def told():
     """Return a list that gets what is logged as an error."""
     return []
 
 
 @pytest.fixture
-def send(make_context: MakeContext, told: list[str]) -> Callable[..., None]:
-    def send(event: Event = Event.INCIDENT_CONFIRMED) -> None:
+def send(make_context, told):
+    def send(event=Event.INCIDENT_CONFIRMED):
         notify(event, SENTENCE, make_context(), lambda line, *values: told.append(line % values))
 
     return send
 
 
 @pytest.fixture
-def mails(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Mail]]:
+def mails(monkeypatch):
     """Yield the mails that the mail server of Airflow's SMTP connection has received."""
     with mail_server() as (mails, port):
         plain = {"disable_ssl": True, "disable_tls": True}
@@ -65,24 +61,22 @@ class Keeps(BaseNotifier):
 
     kept: ClassVar[list[tuple[str, str, str]]] = []
 
-    def notify(self, context: Any) -> None:
+    def notify(self, context):
         self.kept.append((context["event"], context["sentence"], context["address"]))
 
 
 @pytest.fixture
-def kept() -> list[tuple[str, str, str]]:
+def kept():
     """Return what `Keeps` receives in this test: event, sentence and address."""
     Keeps.kept.clear()
     return Keeps.kept
 
 
-def keeps(*events: str) -> dict[str, Any]:
+def keeps(*events):
     return {"events": events or ["incident confirmed"], "notifier": f"{__name__}.Keeps"}
 
 
-def test_a_notifier_is_told_of_its_events_only(
-    ask_for: Callable[..., None], send: Callable[..., None], told: list[str], kept: list[Any]
-) -> None:
+def test_a_notifier_is_told_of_its_events_only(ask_for, send, told, kept):
     ask_for(keeps() | {"arguments": {"password": ""}})
     load_notifications()  # without a value it is no secret
     ask_for(keeps())
@@ -97,13 +91,11 @@ def test_a_notifier_is_told_of_its_events_only(
 class Fails(BaseNotifier):
     """A notifier that fails with a secret in its message."""
 
-    def notify(self, context: Any) -> None:
+    def notify(self, context):
         raise RuntimeError(f"https://ada:s3cr3t@chat.example.com with {context['sentence']}")
 
 
-def test_one_that_fails_is_said_loudly_and_stops_no_other(
-    ask_for: Callable[..., None], send: Callable[..., None], told: list[str], kept: list[Any]
-) -> None:
+def test_one_that_fails_is_said_loudly_and_stops_no_other(ask_for, send, told, kept):
     fails = {"events": ["incident confirmed"], "notifier": f"{__name__}.Fails"}
     gone = {"events": ["incident confirmed"], "notifier": "no_such_package.Notifier"}
     other = {"events": ["incident confirmed"], "notifier": "json.JSONDecoder"}
@@ -130,12 +122,12 @@ def test_one_that_fails_is_said_loudly_and_stops_no_other(
     ],
 )
 def test_what_is_wrong_in_the_file_is_told(
-    ask_for: Callable[..., None],
-    send: Callable[..., None],
-    told: list[str],
-    wrong: dict[str, Any],
-    sentence: str,
-) -> None:
+    ask_for,
+    send,
+    told,
+    wrong,
+    sentence,
+):
     ask_for(keeps() | wrong)
     with pytest.raises(UserError, match=sentence):
         load_notifications()
@@ -149,7 +141,7 @@ LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.0
 
 
 @pytest.fixture
-def runs(make_result: MakeResult) -> list[Result]:
+def runs(make_result):
     return [
         make_result(f"run-{number}", step_times=[level] * 20, submitted_at=time.time() - 3600 + number)
         for number, level in enumerate(LEVELS)
@@ -159,17 +151,17 @@ def runs(make_result: MakeResult) -> list[Result]:
 class Dies(BaseNotifier):
     """A notifier whose worker is killed: it raises no `Exception`, as when Airflow ends its task."""
 
-    def notify(self, context: Any) -> None:
+    def notify(self, context):
         raise SystemExit("killed")
 
 
 def test_what_a_killed_report_has_not_told_its_retry_tells_once(
-    ask_for: Callable[..., None],
-    make_context: MakeContext,
-    planned: MakePlan,
-    kept: list[Any],
-    runs: list[Result],
-) -> None:
+    ask_for,
+    make_context,
+    planned,
+    kept,
+    runs,
+):
     task = task_of("report", plan=names_of(planned(), runs=()))
     for result in runs[:8]:
         publish(Store(), result)
@@ -185,9 +177,7 @@ def test_what_a_killed_report_has_not_told_its_retry_tells_once(
     assert sentence.startswith("Suspected: tiny·fp32·2 on local 5.9 % slower since ")
 
 
-def test_a_refused_run_is_told(
-    ask_for: Callable[..., None], make_context: MakeContext, kept: list[Any]
-) -> None:
+def test_a_refused_run_is_told(ask_for, make_context, kept):
     ask_for(keeps("run failed"))
     context = make_context() | {"params": {"gpus": "3"}}
     with pytest.raises(SystemExit):
@@ -197,9 +187,7 @@ def test_a_refused_run_is_told(
     assert sentence.startswith("unknown GPU count '3' of llama3.1-25.04 tiny on cpu")
 
 
-def test_a_failed_run_is_told_with_the_task_that_failed(
-    ask_for: Callable[..., None], make_context: MakeContext, planned: MakePlan, kept: list[Any]
-) -> None:
+def test_a_failed_run_is_told_with_the_task_that_failed(ask_for, make_context, planned, kept):
     ask_for(keeps("run failed"))
     context = make_context(pushed={FAILURE_KEY: "the disk is full"})
     with pytest.raises(AirflowFailException, match="have no valid result"):

@@ -1,8 +1,6 @@
 """The trigger form, and the request that the first task makes of its params."""
 
 import itertools
-from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.definitions.param import ParamsDict
@@ -16,12 +14,12 @@ from steptime.recipes.request import options_in_words, sections
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
-def form(workload: str = "llama3.1", **defaults: Any) -> dict[str, Any]:
+def form(workload="llama3.1", **defaults):
     return dag_params(load_workload(workload), defaults)
 
 
 @pytest.mark.parametrize("workload", list_workloads())
-def test_every_form_is_complete_and_its_defaults_hold(workload: str) -> None:
+def test_every_form_is_complete_and_its_defaults_hold(workload):
     params = form(workload)
 
     for name, param in params.items():
@@ -33,7 +31,7 @@ def test_every_form_is_complete_and_its_defaults_hold(workload: str) -> None:
     ParamsDict(params).validate()
 
 
-def test_defaults_are_told_as_what_they_come_to() -> None:
+def test_defaults_are_told_as_what_they_come_to():
     params = form()
 
     assert params["size"].schema["values_display"] == {"null": "by default 8b for h100; tiny for cpu"}
@@ -45,16 +43,14 @@ def test_defaults_are_told_as_what_they_come_to() -> None:
     assert "Default: 20." in params["profile_start"].description
 
 
-def test_scales_are_listed_by_size() -> None:
+def test_scales_are_listed_by_size():
     assert "8b on h100: 8, 16, 32, 64, 128 (by default 8); " in form()["gpus"].description
     assert "405b-proxy on h100: 32, 64, 128 (by default 32)." in form()["gpus"].description
     nemotron4 = form("nemotron4-340b-25.12")["gpus"].description
     assert "340b on gb300, gb200: 128, 256, 512 (by default 128); " in nemotron4
 
 
-def test_a_form_does_without_the_plan_of_a_cluster_that_is_broken(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_form_does_without_the_plan_of_a_cluster_that_is_broken(home, monkeypatch):
     (home.parent / "config" / "clusters" / "local.yaml").write_text("kind: local\n")
 
     params = form()
@@ -62,7 +58,7 @@ def test_a_form_does_without_the_plan_of_a_cluster_that_is_broken(
     assert params["cluster"].value == "local"
 
 
-def test_every_empty_field_means_its_default(home: Path) -> None:
+def test_every_empty_field_means_its_default(home):
     params = form()
     emptied = {name: None for name, param in params.items() if "null" in param.schema["type"]}
     assert set(emptied) == set(params) - {"scaling"}, "which is chosen from a list"
@@ -72,13 +68,13 @@ def test_every_empty_field_means_its_default(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("chosen", "meant"), [("on", True), ("off", False), (True, True), (None, None)])
-def test_a_switch_of_the_recipe_can_be_left_alone(home: Path, chosen: object, meant: bool | None) -> None:
+def test_a_switch_of_the_recipe_can_be_left_alone(home, chosen, meant):
     params = ParamsDict(form())
     params["gres"] = chosen
     assert parse_request({"workload": "llama3.1", **params.dump()}).cluster_options.get("gres") is meant
 
 
-def test_airflow_refuses_values_of_the_wrong_type_and_takes_what_the_check_takes() -> None:
+def test_airflow_refuses_values_of_the_wrong_type_and_takes_what_the_check_takes():
     params = ParamsDict(form())
     for name, value in {"size": "9b", "gpus": "8,", "time_limit": "00:61:00", "max_steps": "many"}.items():
         with pytest.raises(ParamValidationError):
@@ -97,7 +93,7 @@ def test_airflow_refuses_values_of_the_wrong_type_and_takes_what_the_check_takes
         ({"environment": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(params: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_run_is_refused_in_one_sentence(params, sentence):
     with pytest.raises(UserError) as refused:
         plan_from_params("llama3.1", params)
 
@@ -106,8 +102,8 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(params: dict[str, Any], s
 
 
 def test_more_ranks_than_the_cluster_has_slots_are_refused_before_anything_is_staged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     with pytest.raises(
         UserError, match="tiny·fp32·4 needs 4 slots and local has 2: plan fewer, or set slots: 4"
@@ -115,7 +111,7 @@ def test_more_ranks_than_the_cluster_has_slots_are_refused_before_anything_is_st
         plan_from_params("llama3.1", {"gpus": "4"})
 
 
-MODES: list[dict[str, Any]] = [
+MODES = [
     {"checkpoint": True},
     {"save_checkpoint": True},
     {"load_checkpoint": "/shared/x"},
@@ -145,7 +141,7 @@ EXCLUDED = [
 
 
 @pytest.mark.parametrize("params", EXCLUDED, ids="+".join)
-def test_what_excludes_each_other_is_refused_in_the_forms_words(home: Path, params: dict[str, Any]) -> None:
+def test_what_excludes_each_other_is_refused_in_the_forms_words(home, params):
     titles = {name: str(param.schema["title"]) for name, param in form().items()}
     with pytest.raises(UserError) as refused:
         plan_from_params("llama3.1", params)
@@ -160,7 +156,7 @@ def test_what_excludes_each_other_is_refused_in_the_forms_words(home: Path, para
 
 
 @pytest.mark.parametrize("params", EXCLUDED, ids="+".join)
-def test_the_command_refuses_the_same_and_names_its_flags(home: Path, params: dict[str, Any]) -> None:
+def test_the_command_refuses_the_same_and_names_its_flags(home, params):
     with pytest.raises(UserError) as refused, options_in_words(flag_of):
         plan(parse_request({"workload": "llama3.1", **params}))
     flags = [flag_of(name) for name in params if flag_of(name) in str(refused.value)]

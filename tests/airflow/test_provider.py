@@ -11,7 +11,7 @@ from jsonschema import validate
 from steptime import __version__
 
 
-def test_airflow_finds_the_provider_and_its_info_is_valid() -> None:
+def test_airflow_finds_the_provider_and_its_info_is_valid():
     [provider] = [
         point for point in entry_points(group="apache_airflow_provider") if "steptime" in point.value
     ]

@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,12 +13,11 @@ from steptime.clusters.base import JobState
 from steptime.measure.record import REDACTED
 from steptime.settings import store_url
 from steptime.store.database import read_connection
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 from steptime.store.run_records import RunRecord
 from steptime.store.schema import jobs, metadata
 
-from .conftest import MakeContext, RunDag, Submit, event_of, task_of, trigger_of
+from .conftest import event_of, task_of, trigger_of
 from .test_submit import submit  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.long
@@ -30,10 +27,10 @@ PASSWORD = "hunter-2a8d"
 
 
 @pytest.fixture
-def parse(make_context: MakeContext) -> Callable[[dict[str, Any]], Result]:
+def parse(make_context):
     """Return a function that runs `parse` on what `submit` passed on, and returns the stored result."""
 
-    def run(submitted: dict[str, Any]) -> Result:
+    def run(submitted):
         handle = task_of("performance.parse").execute(make_context(submitted=submitted))
         return Store().measured(handle["job"])
 
@@ -41,18 +38,16 @@ def parse(make_context: MakeContext) -> Callable[[dict[str, Any]], Result]:
 
 
 @pytest.fixture
-def wait_for(make_context: MakeContext) -> Callable[[dict[str, Any]], object]:
+def wait_for(make_context):
     """Return a function that waits for the end of the job that `submit` passed on."""
     return lambda submitted: asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
-def recorded(read: Result) -> RunRecord:
+def recorded(read):
     return RunRecord.model_validate_json(read.record)
 
 
-def test_a_job_that_has_ended_has_its_record(
-    submission: Submit, wait_for: Callable[[dict[str, Any]], object], parse: Callable[..., Result]
-) -> None:
+def test_a_job_that_has_ended_has_its_record(submission, wait_for, parse):
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)
 
@@ -76,9 +71,7 @@ def test_a_job_that_has_ended_has_its_record(
     )
 
 
-def test_a_job_that_its_cluster_has_forgotten_keeps_its_end_and_its_record(
-    submission: Submit, wait_for: Callable[[dict[str, Any]], object], parse: Callable[..., Result], home: Path
-) -> None:
+def test_a_job_that_its_cluster_has_forgotten_keeps_its_end_and_its_record(submission, wait_for, parse, home):
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)
     first = parse(submitted)
@@ -88,9 +81,9 @@ def test_a_job_that_its_cluster_has_forgotten_keeps_its_end_and_its_record(
 
 
 def test_earlier_attempts_are_in_the_record_with_how_they_ended(
-    submit: Callable[..., Any],  # noqa: F811
-    parse: Callable[..., Result],
-) -> None:
+    submit,  # noqa: F811
+    parse,
+):
     first = submit(max_tries=2)
     cleared = submit(max_tries=3)  # cancels the job before
     log = Path(cleared.job.log_path)
@@ -105,16 +98,14 @@ def test_earlier_attempts_are_in_the_record_with_how_they_ended(
     assert record.status.state is JobState.CANCELLED
 
 
-def printed_and_logged(capfd: pytest.CaptureFixture[str]) -> str:
+def printed_and_logged(capfd):
     logs = Path(os.environ["AIRFLOW_HOME"], "logs").rglob("*.log")
     return "".join([*capfd.readouterr(), *(log.read_text() for log in logs)])
 
 
 @pytest.mark.service
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")
-def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(
-    run_dag: RunDag, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_secret_that_got_into_a_run_is_in_no_record_result_or_log(run_dag, home, monkeypatch, capfd):
     # Secrets must stay out of the record even if the check of the environment does not recognise them.
     for module in ("steptime.recipes.planning", "steptime.clusters.jobscript"):
         monkeypatch.setattr(f"{module}.check_environment", lambda _: None)

@@ -1,30 +1,22 @@
 """A run whose job the cluster failed is resubmitted on other nodes, a limited number of times."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from sync_ledger import ledger
 
 from steptime.airflow.base import task_key
-from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
-from steptime.recipes.models import Run
 from steptime.store.ledger import latest_submitted
 
 from .conftest import (
-    AirflowSays,
     KilledError,
-    MakeContext,
-    MakeRun,
-    Submit,
     noted,
     state_of,
     submit_task,
@@ -35,19 +27,17 @@ from .conftest import (
 
 pytestmark = pytest.mark.long
 
-Lose = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def lose(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Lose:
+def lose(cluster, monkeypatch):
     """Return a function that makes the cluster fail a job on these nodes, and returns the trigger's event."""
-    lost: dict[str, JobStatus] = {}
+    lost = {}
     poll = LocalCluster.poll
 
-    async def with_faults(self: LocalCluster, names: Any) -> dict[str, JobStatus]:
+    async def with_faults(self, names):
         return {name: lost.get(name, status) for name, status in (await poll(self, names)).items()}
 
-    def lose_job(job: Job, *nodes: str) -> dict[str, Any]:
+    def lose_job(job, *nodes):
         asyncio.run(cluster.cancel(job.name))
         lost[job.name] = JobStatus(
             state=JobState.FAILED, reason="a node failed", cluster_fault=True, failed_nodes=nodes
@@ -59,16 +49,16 @@ def lose(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Lose:
 
 
 @pytest.fixture
-def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+def avoided(monkeypatch):
     """Return the nodes that each job script was told to avoid."""
-    seen: list[tuple[str, ...]] = []
+    seen = []
 
-    def avoiding(self: ClusterConfig, run: Run, nodes: tuple[str, ...]) -> Run:
+    def avoiding(self, run, nodes):
         if nodes:
             seen.append(nodes)
         return run
 
-    def excluded_nodes(self: ClusterConfig, run: Run) -> tuple[str, ...]:
+    def excluded_nodes(self, run):
         return seen[-1] if seen else ()
 
     monkeypatch.setattr(ClusterConfig, "avoiding", avoiding)
@@ -76,7 +66,7 @@ def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return seen
 
 
-def waits_for(task: TrainingSensor, context: dict[str, Any], event: dict[str, Any] | None = None) -> Job:
+def waits_for(task, context, event=None):
     """Return the job for which the task defers: at its start, or after an event."""
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context) if event is None else task.execute_complete(context, event)
@@ -86,18 +76,18 @@ def waits_for(task: TrainingSensor, context: dict[str, Any], event: dict[str, An
     return in_ledger.job
 
 
-def live_jobs(cluster: LocalCluster) -> list[str]:
+def live_jobs(cluster):
     return [job.name for job in asyncio.run(cluster.live_jobs())]
 
 
 def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
-    submission: Submit,
-    make_context: MakeContext,
-    lose: Lose,
-    avoided: list[tuple[str, ...]],
-    cluster: LocalCluster,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    submission,
+    make_context,
+    lose,
+    avoided,
+    cluster,
+    capsys,
+):
     submitted, context = submission(STAND_IN="hang"), make_context()
     first = waits_for(wait_task(submitted), context)
 
@@ -120,8 +110,8 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
 
 
 def test_a_run_whose_log_names_a_failed_node_is_resubmitted_without_it(
-    submission: Submit, make_context: MakeContext, avoided: list[tuple[str, ...]], cluster: LocalCluster
-) -> None:
+    submission, make_context, avoided, cluster
+):
     """Here srun ended with an error and Slurm's record says no more, so the log is what names the node."""
     submitted, context = submission(STAND_IN="hang"), make_context()
     first = waits_for(wait_task(submitted), context)
@@ -136,8 +126,8 @@ def test_a_run_whose_log_names_a_failed_node_is_resubmitted_without_it(
 
 
 def test_a_run_is_resubmitted_as_often_as_the_clusters_file_allows(
-    submission: Submit, make_context: MakeContext, lose: Lose, home: Path, cluster: LocalCluster
-) -> None:
+    submission, make_context, lose, home, cluster
+):
     file = home.with_name("config") / "clusters" / "local.yaml"
     file.write_text(f"{file.read_text()}resubmissions: 1\n")
     submitted, context = submission(STAND_IN="hang"), make_context()
@@ -150,9 +140,7 @@ def test_a_run_is_resubmitted_as_often_as_the_clusters_file_allows(
     assert live_jobs(cluster) == []
 
 
-def test_the_trainings_own_failure_is_not_resubmitted(
-    submission: Submit, make_context: MakeContext, cluster: LocalCluster
-) -> None:
+def test_the_trainings_own_failure_is_not_resubmitted(submission, make_context, cluster):
     submitted, context = submission(STAND_IN="hang"), make_context()
     job = waits_for(wait_task(submitted), context)
     asyncio.run(cluster.cancel(job.name))
@@ -171,19 +159,19 @@ def test_the_trainings_own_failure_is_not_resubmitted(
 
 @pytest.mark.parametrize("submitted_before", [False, True])
 def test_a_worker_killed_around_the_submit_comes_back_to_the_same_job(
-    submission: Submit,
-    make_context: MakeContext,
-    lose: Lose,
-    avoided: list[tuple[str, ...]],
-    cluster: LocalCluster,
-    monkeypatch: pytest.MonkeyPatch,
-    submitted_before: bool,
-) -> None:
+    submission,
+    make_context,
+    lose,
+    avoided,
+    cluster,
+    monkeypatch,
+    submitted_before,
+):
     submitted, context = submission(STAND_IN="hang"), make_context()
     event = lose(waits_for(wait_task(submitted), context), "node3")
     submit, names = LocalCluster.submit, []
 
-    async def killed(self: LocalCluster, spec: JobSpec) -> Job:
+    async def killed(self, spec):
         names.append(spec.name)
         if submitted_before:
             await submit(self, spec)
@@ -202,12 +190,12 @@ def test_a_worker_killed_around_the_submit_comes_back_to_the_same_job(
 
 @pytest.mark.usefixtures("avoided")
 def test_a_cluster_that_cannot_run_it_without_the_failed_nodes_is_told_in_one_sentence(
-    submission: Submit, make_context: MakeContext, lose: Lose, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    submission, make_context, lose, monkeypatch
+):
     submitted, context = submission(STAND_IN="hang"), make_context()
     event = lose(waits_for(wait_task(submitted), context), "node3")
 
-    async def refuse(self: LocalCluster, spec: JobSpec) -> Job:
+    async def refuse(self, spec):
         raise UserError(f"local cannot run job {spec.name}: there are not enough nodes")
 
     monkeypatch.setattr(LocalCluster, "submit", refuse)
@@ -217,19 +205,19 @@ def test_a_cluster_that_cannot_run_it_without_the_failed_nodes_is_told_in_one_se
 
 
 def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
-    submission: Submit,
-    make_context: MakeContext,
-    lose: Lose,
-    cluster: LocalCluster,
-    airflow_says: AirflowSays,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    submission,
+    make_context,
+    lose,
+    cluster,
+    airflow_says,
+    monkeypatch,
+):
     submitted, context = submission(STAND_IN="hang"), make_context()
     airflow_says("failed")
     event = lose(waits_for(wait_task(submitted), context))
     task, submit = wait_task(submitted), LocalCluster.submit
 
-    async def failed_by_hand_before(self: LocalCluster, spec: JobSpec) -> Job:
+    async def failed_by_hand_before(self, spec):
         await asyncio.to_thread(task.on_kill)
         return await submit(self, spec)
 
@@ -241,9 +229,9 @@ def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
 
 
 def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
-    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, lose: Lose, cluster: LocalCluster
-) -> None:
-    def submit(max_tries: int) -> Any:
+    a_run, staged, make_context, lose, cluster
+):
+    def submit(max_tries):
         handle = submit_task(a_run(STAND_IN="hang"), staged).execute(make_context(max_tries=max_tries))
         return submitted_job(handle)
 

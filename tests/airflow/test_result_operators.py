@@ -4,7 +4,6 @@ import asyncio
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import stored
@@ -22,15 +21,11 @@ from steptime.judging.judgements import run_writer
 from steptime.logs.training_log import Network
 from steptime.measure.record import make_record
 from steptime.runs import patience
-from steptime.store.run_models import Check, Result, Submission, Verdict
+from steptime.store.run_models import Check, Submission, Verdict
 from steptime.store.run_queries import Store
 from steptime.store.run_records import EarlierAttempt
 
 from .conftest import (
-    MakeContext,
-    MakePlan,
-    MakeResult,
-    Submit,
     event_of,
     logged,
     names_of,
@@ -42,31 +37,28 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
+def far(monkeypatch):
     """Make the local cluster one whose files this machine cannot open by path."""
     monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
 
 
-def ended(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
+def ended(submitted, make_context):
     """Return the event of a submitted job's end."""
     return asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
-def parse(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
+def parse(submitted, make_context):
     """Run `parse`; return its handle."""
-    handle: dict[str, Any] = task_of("performance.parse").execute(make_context(submitted=submitted))
-    return handle
+    return task_of("performance.parse").execute(make_context(submitted=submitted))
 
 
-def read(submitted: dict[str, Any], make_context: MakeContext) -> Result:
+def read(submitted, make_context):
     """Run `parse`; return the result it stores."""
     return Store().measured(parse(submitted, make_context)["job"])
 
 
 @pytest.mark.usefixtures("home")
-def test_the_latest_attempt_of_a_run_counts(
-    planned: MakePlan, make_context: MakeContext, make_result: MakeResult
-) -> None:
+def test_the_latest_attempt_of_a_run_counts(planned, make_context, make_result):
     context = make_context()
     report = task_of("report", plan=names_of(planned()))
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
@@ -83,9 +75,7 @@ def test_the_latest_attempt_of_a_run_counts(
         report.execute(context)
 
 
-def test_a_log_out_of_reach_is_read_as_the_clusters_own(
-    submission: Submit, make_context: MakeContext, home: Path, far: None
-) -> None:
+def test_a_log_out_of_reach_is_read_as_the_clusters_own(submission, make_context, home, far):
     submitted = submission()
     ended(submitted, make_context)
 
@@ -101,8 +91,8 @@ def test_a_log_out_of_reach_is_read_as_the_clusters_own(
 
 
 def test_a_fallback_to_sockets_is_rejected_by_the_fabric_of_its_clusters_file(
-    home: Path, make_context: MakeContext, make_result: MakeResult
-) -> None:
+    home, make_context, make_result
+):
     file = home.parent / "config" / "clusters" / "local.yaml"
     file.write_text(f"{file.read_text()}fabric: InfiniBand\n")
     plain = make_result()
@@ -124,17 +114,15 @@ def test_a_fallback_to_sockets_is_rejected_by_the_fabric_of_its_clusters_file(
     assert "this is attempt 2" in checks["first_attempt"]
 
 
-def test_a_run_becomes_a_result_when_it_is_published(
-    submission: Submit, make_context: MakeContext, home: Path
-) -> None:
+def test_a_run_becomes_a_result_when_it_is_published(submission, make_context, home):
     """Running the tasks again, as Airflow does if a person clears them, changes nothing."""
     submitted = submission()
     ended(submitted, make_context)
     job = submitted["job"]["name"]
     asset = published_results("llama3.1")
-    before: list[dict[str, Any]] = []
+    before = []
     for turn in range(2):
-        handle: dict[str, Any] = {}
+        handle = {}
         [said, *_] = logged(lambda handle=handle: handle.update(parse(submitted, make_context)))
         assert re.match(r"tiny·fp32·1: [\d.]+ s a step in steps 10:19, 20 steps in its log", said)
         assert handle == {"cluster": "local", "job": job}
@@ -152,8 +140,8 @@ def test_a_run_becomes_a_result_when_it_is_published(
 
 
 def test_only_a_checkpoint_below_the_folder_of_the_job_that_saved_it_is_removed(
-    submission: Submit, make_context: MakeContext, home: Path, tmp_path: Path
-) -> None:
+    submission, make_context, home, tmp_path
+):
     """A run's path could come from a damaged row, or be that of a checkpoint that a person named."""
     submitted = submission()
     ended(submitted, make_context)
@@ -188,9 +176,7 @@ def test_only_a_checkpoint_below_the_folder_of_the_job_that_saved_it_is_removed(
     assert all((path / "weights").is_dir() for path in others)
 
 
-def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(
-    submission: Submit, make_context: MakeContext, home: Path
-) -> None:
+def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(submission, make_context, home):
     submitted = submission()
     ended(submitted, make_context)
     handle = parse(submitted, make_context)
@@ -210,7 +196,7 @@ def test_a_log_that_has_changed_replaces_the_result_once_it_is_checked_again(
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("task_id", ["performance.validate", "performance.publish"])
-def test_a_run_that_the_store_has_lost_is_to_be_read_again(task_id: str, make_context: MakeContext) -> None:
+def test_a_run_that_the_store_has_lost_is_to_be_read_again(task_id, make_context):
     task = task_of(task_id, handle={"cluster": "local", "job": "lost"})
     with pytest.raises(AirflowFailException, match="no run 'lost': clear the task 'parse'"):
         task.execute(make_context())
@@ -218,14 +204,14 @@ def test_a_run_that_the_store_has_lost_is_to_be_read_again(task_id: str, make_co
 
 @pytest.mark.usefixtures("far")
 def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is_over(
-    submission: Submit, make_context: MakeContext, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    submission, make_context, home, monkeypatch
+):
     submitted = submission()
     ended(submitted, make_context)
     reading = LocalCluster.read
     failures = iter(range(2))
 
-    async def broken(self: LocalCluster, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+    async def broken(self, path, offset=0, limit=1 << 20):
         if offset and next(failures, None) is not None:
             raise SystemFailure("Permission denied")
         return await reading(self, path, offset, 5_000)

@@ -1,8 +1,5 @@
 """The connection type `runai`: Airflow lists it, tests it, and passes it to clusters."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
 from airflow.models import Connection
@@ -12,16 +9,16 @@ from steptime.airflow.hooks import RunaiHook
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunaiStandIn]:
+def server(tmp_path):
     with RunaiStandIn(tmp_path).running() as stand_in:
         yield stand_in
 
 
 @pytest.fixture
-def keep(monkeypatch: pytest.MonkeyPatch, server: RunaiStandIn) -> Callable[[str, str], None]:
+def keep(monkeypatch, server):
     """Return a function that sets the connection `dgx` as a variable of Airflow's environment."""
 
-    def kept(secret: str, project: str) -> None:
+    def kept(secret, project):
         connection = Connection(
             conn_id="dgx",
             conn_type="runai",
@@ -36,7 +33,7 @@ def keep(monkeypatch: pytest.MonkeyPatch, server: RunaiStandIn) -> Callable[[str
 
 
 @pytest.mark.filterwarnings("ignore::airflow.utils.deprecation_tools.DeprecatedImportWarning")  # by Airflow
-def test_airflow_offers_the_type_with_its_own_fields() -> None:
+def test_airflow_offers_the_type_with_its_own_fields():
     """The service asked here gives Airflow's form for connections its fields."""
     offered = {meta.connection_type: meta for meta in HookMetaService.hook_meta_data()}
     form = offered["runai"]
@@ -61,9 +58,7 @@ def test_airflow_offers_the_type_with_its_own_fields() -> None:
         (False, "llm", False, "check the application's name and secret in the connection 'dgx'"),
     ],
 )
-def test_it_can_be_tested(
-    keep: Callable[[str, str], None], server: RunaiStandIn, right: bool, project: str, works: bool, told: str
-) -> None:
+def test_it_can_be_tested(keep, server, right, project, works, told):
     keep(server.secret if right else "hush-hush", project)
     done, message = RunaiHook("dgx").test_connection()
     assert (done, told in message) == (works, True), message

@@ -1,7 +1,6 @@
 """A whole DAG run on the stand-in for Run:ai; nothing that Airflow keeps has a secret."""
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from airflow.models import Connection
 from stand_ins.runai import RunaiStandIn
 
 from steptime.store.run_queries import Store
-
-from .conftest import RunDag
 
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
 
@@ -31,7 +28,7 @@ poll_interval_s: 0.2
 
 
 @pytest.fixture
-def server(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunaiStandIn]:
+def server(tmp_path, home, monkeypatch):
     """Yield the stand-in, configured as the cluster `dgx` with its connection in Airflow."""
     (tmp_path / "config" / "clusters" / "dgx.yaml").write_text(CLUSTER.format(volume=tmp_path))
     with RunaiStandIn(tmp_path / "runai").running() as stand_in:
@@ -46,9 +43,7 @@ def server(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield stand_in
 
 
-def test_a_training_on_runai_is_published_and_its_secret_kept(
-    run_dag: RunDag, server: RunaiStandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_on_runai_is_published_and_its_secret_kept(run_dag, server, tmp_path, capfd):
     dag_run = run_dag(gpus="1,2", cluster="dgx")
 
     assert dag_run.state == "success"

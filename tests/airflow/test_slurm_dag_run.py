@@ -8,15 +8,13 @@ import pytest
 import slurm_faults
 from airflow.models import Connection
 from end_to_end.driving import wait_until
-from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.clusters.base import StagedFiles
 from steptime.clusters.slurm.node_check import REFUSED
 from steptime.store.run_queries import Store
 
-from .conftest import RunDag, StrikeFirst, noted
+from .conftest import noted
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 
@@ -33,7 +31,7 @@ poll_interval_s: 0.2
 
 
 @pytest.fixture
-def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MiniSlurm:
+def slurm(home, mini_slurm, tmp_path, monkeypatch):
     """Return the mini Slurm, configured as a cluster with its login in Airflow."""
     (tmp_path / "config/clusters/mini-slurm.yaml").write_text(CLUSTER.format(work_dir=tmp_path / "work"))
     login = mini_slurm.login
@@ -45,9 +43,7 @@ def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.exhaustive
-def test_a_run_whose_node_died_is_trained_on_another_node(
-    run_dag: RunDag, slurm: MiniSlurm, first_training: StrikeFirst
-) -> None:
+def test_a_run_whose_node_died_is_trained_on_another_node(run_dag, slurm, first_training):
     killed = first_training(partial(slurm_faults.kill_node, slurm.home))
     dag_run = run_dag(gpus="1", cluster="mini-slurm")
 
@@ -65,7 +61,7 @@ def test_a_run_whose_node_died_is_trained_on_another_node(
     assert (before["job"]["name"], before["status"]["reason"]) == (f"{stem}1", "a node failed")
     shown = ["sacct", "-X", "-D", "-n", "-P", "--starttime=now-1hours", "--format=JobName,State,NodeList"]
 
-    def accounted() -> list[list[str]] | None:
+    def accounted():
         """Return our jobs in Slurm's accounting, or None until it has the end of each."""
         ours = [line.split("|") for line in slurm.ssh(*shown).splitlines() if line.startswith(stem)]
         return None if "RUNNING" in [job[1] for job in ours] else ours
@@ -91,8 +87,8 @@ setup:
 @pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
-    run_dag: RunDag, slurm: MiniSlurm, staged: StagedFiles, trainer_python: str, tmp_path: Path
-) -> None:
+    run_dag, slurm, staged, trainer_python, tmp_path
+):
     file = tmp_path / "config/clusters/mini-slurm.yaml"
     site = NODE_CHECK.format(stand_ins=ROOT / "tests/stand_ins/gpu_node", folder=tmp_path)
     file.write_text(file.read_text().partition("gpus_per_node")[0] + site)

@@ -1,17 +1,15 @@
 """PostgreSQL stops, dies within a transaction or fails over while a task works: the task waits for it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
 import structlog
-from postgresql_service import PostgreSQL, started_postgresql
+from postgresql_service import started_postgresql
 from stored import publish
 
 from steptime.airflow.assets import published_results
@@ -21,10 +19,6 @@ from steptime.store.run_queries import Store
 from steptime.waiting import poll_until
 
 from .conftest import (
-    MakeContext,
-    MakePlan,
-    MakeResult,
-    Submit,
     checked_run,
     event_of,
     handle_of,
@@ -35,17 +29,15 @@ from .conftest import (
 
 pytestmark = pytest.mark.service
 
-Work = Callable[[], object]
-
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQL]:
+def server():
     with started_postgresql() as server:
         yield server
 
 
 @pytest.fixture
-def store(server: PostgreSQL, home: Any, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(server, home, monkeypatch):
     """Return the store that the test's tasks use."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA public CASCADE")
@@ -56,30 +48,28 @@ def store(server: PostgreSQL, home: Any, monkeypatch: pytest.MonkeyPatch) -> Sto
 
 
 @pytest.fixture
-def make_work(
-    store: Store, make_context: MakeContext, make_result: MakeResult, submission: Submit, planned: MakePlan
-) -> Callable[[str], Work]:
+def make_work(store, make_context, make_result, submission, planned):
     """Return a function that prepares a run for this task and returns what executes the task."""
 
-    def parse() -> Work:
+    def parse():
         submitted = submission(STAND_IN_STEP_S="0.001")
         asyncio.run(event_of(trigger_of(submitted, make_context())))
         store.count()
         context = make_context(submitted=submitted)
         return lambda: task_of("performance.parse").execute(context)
 
-    def validate() -> Work:
+    def validate():
         result = make_result("job")
         run_writer(store).store_measurement(result)
         return lambda: task_of("performance.validate", handle=handle_of(result)).execute(make_context())
 
-    def publish_() -> Work:
+    def publish_():
         handle = checked_run(make_result("job"))
         asset = {published_results("llama3.1"): SimpleNamespace(extra={})}
         context = make_context() | {"outlet_events": asset}
         return lambda: task_of("performance.publish", handle=handle).execute(context)
 
-    def report() -> Work:
+    def report():
         context = make_context()
         publish(store, make_result("job", gpus=1, dag_run_id=context["ti"].run_id))
         return lambda: task_of("report", plan=names_of(planned())).execute(context)
@@ -99,9 +89,7 @@ STATES = {"parse": ("measured", False), "validate": ("valid", False), "publish":
         *(("publish", "fails over"), ("report", "stopped")),
     ],
 )
-def test_a_task_waits_for_the_store(
-    task: str, outage: str, make_work: Callable[[str], Work], server: PostgreSQL
-) -> None:
+def test_a_task_waits_for_the_store(task, outage, make_work, server):
     work = make_work(task)
     statements = "SELECT" if task == "report" else ("INSERT INTO", "UPDATE")
     dies = _stops_before(server, statements) if outage == "dies while it works" else nullcontext()
@@ -128,11 +116,11 @@ def test_a_task_waits_for_the_store(
 
 
 @contextmanager
-def _stops_before(server: PostgreSQL, statements: str | tuple[str, ...]) -> Iterator[None]:
+def _stops_before(server, statements):
     """Stop the server right before the first of these statements, in a transaction that has begun."""
     left = [server]
 
-    def stop(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    def stop(_connection, _cursor, statement, *_):
         if left and statement.startswith(statements):
             left.pop().stop()
 
@@ -141,5 +129,5 @@ def _stops_before(server: PostgreSQL, statements: str | tuple[str, ...]) -> Iter
     sqlalchemy.event.remove(sqlalchemy.engine.Engine, "before_cursor_execute", stop)
 
 
-def _warnings(said: list[Any]) -> list[str]:
+def _warnings(said):
     return [line["event"] for line in said if "metrics store" in line["event"]]

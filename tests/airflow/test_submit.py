@@ -2,10 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -13,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from steptime.airflow.base import task_key
 from steptime.airflow.installation import KEY_PREFIX
-from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SubmitLimit, SystemFailure
 from steptime.recipes.models import Mode
@@ -24,12 +21,7 @@ from steptime.store.run_models import Submission
 
 from .conftest import (
     RUN_AFTER,
-    AirflowSays,
     KilledError,
-    MakeContext,
-    MakeRun,
-    SetBudget,
-    Variables,
     noted,
     state_of,
     submit_task,
@@ -39,14 +31,12 @@ from .conftest import (
 
 pytestmark = pytest.mark.long
 
-Submit = Callable[..., Submission]
-
 
 @pytest.fixture
-def submit(a_run: MakeRun, staged: StagedFiles, make_context: MakeContext) -> Submit:
+def submit(a_run, staged, make_context):
     """Return a function that makes one try of `submit` for an endless run, as this task instance."""
 
-    def try_once(**task_instance: Any) -> Submission:
+    def try_once(**task_instance):
         task = submit_task(a_run(STAND_IN="hang"), staged)
         return Submission.model_validate(submitted_job(task.execute(make_context(**task_instance))))
 
@@ -55,18 +45,18 @@ def submit(a_run: MakeRun, staged: StagedFiles, make_context: MakeContext) -> Su
 
 @pytest.mark.parametrize("submitted_before", [False, True])
 def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
-    submit: Submit,
-    cluster: LocalCluster,
-    variables: Variables,
-    monkeypatch: pytest.MonkeyPatch,
-    submitted_before: bool,
-) -> None:
+    submit,
+    cluster,
+    variables,
+    monkeypatch,
+    submitted_before,
+):
     """The retry keeps its job although another installation has appeared that sorts first."""
 
-    names: list[str] = []
+    names = []
     submit_job = LocalCluster.submit
 
-    async def killed(self: LocalCluster, spec: JobSpec) -> Job:
+    async def killed(self, spec):
         names.append(spec.name)
         in_ledger = noted(spec.name)
         assert in_ledger.job is None
@@ -86,9 +76,7 @@ def test_a_retry_submits_the_job_that_the_ledger_had_before_the_worker_died(
     assert second.attempt == 1
 
 
-def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
-    submit: Submit, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(submit, cluster, capsys):
     """The log says which attempt this is, and what became of the one before."""
     first = submit(max_tries=2)
     assert submit(max_tries=2).job == first.job
@@ -104,18 +92,14 @@ def test_a_cleared_task_begins_a_new_attempt_and_ends_the_job_before(
     assert in_ledger.state is JobState.CANCELLED
 
 
-def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(
-    submit: Submit, cluster: LocalCluster
-) -> None:
+def test_a_retry_after_its_job_was_cancelled_begins_a_new_attempt(submit, cluster):
     first = submit()
     asyncio.run(end_job(cluster, first.job.name, Ledger(print)))
 
     assert submit().job.name != first.job.name
 
 
-def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
-    submit: Submit, cluster: LocalCluster
-) -> None:
+def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(submit, cluster):
     first = submit()
 
     second = submit(run_after=RUN_AFTER + timedelta(hours=1))
@@ -125,8 +109,8 @@ def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
 
 
 def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
-    submit: Submit, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    submit, cluster, monkeypatch, tmp_path
+):
     first = submit()
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path}/another.db")
 
@@ -138,11 +122,11 @@ def test_a_job_of_a_ledger_that_was_lost_is_ended_and_its_name_not_used_again(
 
 
 def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
-    a_run: MakeRun, staged: StagedFiles, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names: list[str] = []
+    a_run, staged, make_context, monkeypatch
+):
+    names = []
 
-    async def fail(_: LocalCluster, spec: JobSpec) -> Job:
+    async def fail(_, spec):
         names.append(spec.name)
         raise SystemFailure("sbatch crashed")
 
@@ -157,15 +141,13 @@ def test_a_job_that_was_noted_and_never_submitted_is_no_trouble_at_the_end(
     assert in_ledger.ended_at is not None
 
 
-def test_a_job_whose_end_is_not_settled_is_not_waited_for(
-    submit: Submit, make_context: MakeContext, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_end_is_not_settled_is_not_waited_for(submit, make_context, cluster, monkeypatch):
     """On Slurm this happens where the accounting does not say how a job ended: nothing is left to end."""
     left = submit()
     asyncio.run(cluster.cancel(left.job.name))
     not_settled = JobStatus(state=JobState.RUNNING, reason="it has left the queue")
 
-    async def poll(_: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+    async def poll(_, names):
         return {
             name: not_settled if name == left.job.name else JobStatus(state=JobState.UNKNOWN)
             for name in names
@@ -178,18 +160,18 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
 
 
 def test_a_task_taken_away_while_it_submits_leaves_no_job(
-    a_run: MakeRun,
-    staged: StagedFiles,
-    cluster: LocalCluster,
-    make_context: MakeContext,
-    airflow_says: AirflowSays,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    a_run,
+    staged,
+    cluster,
+    make_context,
+    airflow_says,
+    monkeypatch,
+):
     airflow_says("failed")
     operator = submit_task(a_run(STAND_IN="hang"), staged)
     submit, names = LocalCluster.submit, []
 
-    async def killed_before_submitting(self: LocalCluster, spec: Any) -> Any:
+    async def killed_before_submitting(self, spec):
         names.append(spec.name)
         await asyncio.to_thread(operator.on_kill)
         return await submit(self, spec)
@@ -204,12 +186,12 @@ def test_a_task_taken_away_while_it_submits_leaves_no_job(
 ONE_RUN_GPU_HOURS = 600 / 3600
 
 
-def refuse_at_a_limit(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+def refuse_at_a_limit(monkeypatch, times):
     """Make the local cluster refuse the first `times` submissions; return the names of all that it gets."""
-    names: list[str] = []
+    names = []
     submit = LocalCluster.submit
 
-    async def limited(self: LocalCluster, spec: JobSpec) -> Job:
+    async def limited(self, spec):
         names.append(spec.name)
         if len(names) <= times:
             raise SubmitLimit(f"refused {spec.name}: QOSMaxSubmitJobPerUserLimit")
@@ -220,8 +202,8 @@ def refuse_at_a_limit(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
 
 
 def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
-    submit: Submit, cluster: LocalCluster, budget: SetBudget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    submit, cluster, budget, monkeypatch
+):
     budget(1.5 * ONE_RUN_GPU_HOURS)
     names = refuse_at_a_limit(monkeypatch, times=2)
 
@@ -235,9 +217,7 @@ def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
     assert ["QOSMaxSubmitJobPerUserLimit" in line["event"] for line in lines].count(True) == 1, lines
 
 
-def test_a_job_that_is_refused_for_too_long_fails_for_good_and_takes_no_budget(
-    submit: Submit, budget: SetBudget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_refused_for_too_long_fails_for_good_and_takes_no_budget(submit, budget, monkeypatch):
     path = budget(1.5 * ONE_RUN_GPU_HOURS)
     path.write_text(f"{path.read_text()}queue_patience_h: 0.0001\n")
     refuse_at_a_limit(monkeypatch, times=99)
@@ -266,17 +246,17 @@ exit {code}
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_before_its_job_exists(
-    a_run: MakeRun,
-    staged: StagedFiles,
-    make_context: MakeContext,
-    cluster: LocalCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: Mode,
-    free_kib: int,
-    code: int,
-    refused: bool,
-) -> None:
+    a_run,
+    staged,
+    make_context,
+    cluster,
+    tmp_path,
+    monkeypatch,
+    mode,
+    free_kib,
+    code,
+    refused,
+):
     """The tiny model's checkpoint takes 49 MiB; a df that fails refuses nothing."""
     df = tmp_path / "bin" / "df"
     df.parent.mkdir()
@@ -295,8 +275,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_its_job_exists(
 
 
 @pytest.mark.parametrize(("given", "stored"), [(None, -1), (-1, -1), (0, 0), (3, 3)])
-def test_jobs_belong_to_the_map_index_by_which_airflow_stores_their_task(
-    given: int | None, stored: int, make_context: MakeContext
-) -> None:
+def test_jobs_belong_to_the_map_index_by_which_airflow_stores_their_task(given, stored, make_context):
     """Airflow tells a task that is not mapped of no index, and stores -1."""
     assert task_key(make_context(map_index=given)).map_index == stored

@@ -3,7 +3,7 @@
 from steptime.airflow.summaries import as_text
 
 
-def test_numbers_stand_below_each_other_even_if_some_are_missing() -> None:
+def test_numbers_stand_below_each_other_even_if_some_are_missing():
     rows = [
         {"run": "a", "step time, s": 12.34567, "gpus": 8, "valid": True, "reason": None},
         {"run": "long", "step time, s": None, "gpus": 2048, "valid": False, "reason": "it failed"},

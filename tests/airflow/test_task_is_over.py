@@ -1,7 +1,6 @@
 """`on_kill` ends a job only if Airflow says, when asked, that no other process continues the task."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from airflow.jobs import triggerer_job_runner
@@ -13,13 +12,9 @@ from end_to_end.driving import wait_until
 
 from steptime.airflow.task_state import DELETED, task_is_over
 from steptime.clusters.base import JobState
-from steptime.clusters.local.cluster import LocalCluster
 
 from .conftest import (
     HANGS,
-    AirflowSays,
-    MakeContext,
-    Submit,
     TaskInstance,
     noted,
     state_of,
@@ -31,12 +26,10 @@ TAKEN_AWAY = {DELETED, "failed", "success", "skipped", "removed", "upstream_fail
 NO_ANSWER = AirflowRuntimeError(ErrorResponse(detail={"message": "connection refused"}))
 
 
-def test_a_task_is_over_where_airflow_says_so_twice(
-    airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_is_over_where_airflow_says_so_twice(airflow_says, monkeypatch):
     """A zombie is `up_for_retry`; the task of a trigger that another triggerer runs is `deferred`."""
     monkeypatch.setattr("steptime.airflow.task_state._ASKED_AGAIN_AFTER_S", 0)
-    expected: dict[tuple[Any, ...], bool] = {
+    expected = {
         (state,): state in TAKEN_AWAY
         for state in (None, DELETED, *(str(state) for state in TaskInstanceState))
     }
@@ -51,9 +44,9 @@ def test_a_task_is_over_where_airflow_says_so_twice(
     assert states == expected
 
 
-def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) -> None:
+def test_the_question_is_about_one_mapped_instance(airflow_says):
     airflow_says("deferred")
-    said: list[str] = []
+    said = []
 
     assert not task_is_over(TaskInstance(map_index=3), "a job", said.append)
     assert said == ["this task is deferred and will go on: job a job keeps running for it"]
@@ -62,14 +55,14 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
 @pytest.mark.long
 @pytest.mark.parametrize(("answer", "lives"), [("up_for_retry", True), (HANGS, True), ("failed", False)])
 def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_over(
-    submission: Submit,
-    cluster: LocalCluster,
-    make_context: MakeContext,
-    airflow_says: AirflowSays,
-    answer: Any,
-    lives: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    submission,
+    cluster,
+    make_context,
+    airflow_says,
+    answer,
+    lives,
+    monkeypatch,
+):
     if answer == HANGS:
         monkeypatch.setattr("steptime.airflow.base._KILL_WITHIN_S", 0.5)
     submitted = submission(STAND_IN="hang")
@@ -88,13 +81,13 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_over
 @pytest.mark.long
 @pytest.mark.parametrize(("answer", "lives"), [("deferred", True), ("failed", False)])
 async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_over(
-    submission: Submit,
-    make_context: MakeContext,
-    cluster: LocalCluster,
-    airflow_says: AirflowSays,
-    answer: Any,
-    lives: bool,
-) -> None:
+    submission,
+    make_context,
+    cluster,
+    airflow_says,
+    answer,
+    lives,
+):
     """Airflow's runner cancels a dropped trigger at every sync, until its `on_kill` is over."""
     submitted = await asyncio.to_thread(submission, STAND_IN="hang")
     trigger = await asyncio.to_thread(trigger_of, submitted, make_context())

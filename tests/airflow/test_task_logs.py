@@ -1,7 +1,6 @@
 """What people read in the logs of the tasks: what was planned, where it runs, and what was ended."""
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,15 +8,14 @@ import pytest
 from steptime.airflow.base import Refused
 from steptime.airflow.result_operators import FAILURE_KEY, _first_cause
 from steptime.airflow.xcom import PlanNames
-from steptime.clusters.base import StagedFiles
 from steptime.store.database import close_engines, write_transaction
 from steptime.store.run_queries import Store
 from steptime.store.schema import version
 
-from .conftest import MakeContext, MakePlan, MakeRun, logged, submit_task, submitted_job, task_of
+from .conftest import logged, submit_task, submitted_job, task_of
 
 
-def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> None:
+def test_check_params_shows_the_plan(home, make_context):
     context = make_context() | {"params": {"gpus": "2", "pipeline_parallel": "2"}}
 
     said = "\n".join(logged(lambda: task_of("check_params").execute(context)))
@@ -34,9 +32,7 @@ def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> N
     assert "no history and no publication: upper bound only" in said
 
 
-def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitted(
-    home: Path, make_context: MakeContext
-) -> None:
+def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitted(home, make_context):
     Store().count()
     with write_transaction(Store().url) as connection:
         connection.exec_driver_sql(f"UPDATE {version.name} SET version_num = '0000'")  # noqa: S608
@@ -47,10 +43,8 @@ def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitte
         task_of("check_params").execute(context)
 
 
-def test_submit_and_end_name_the_job_and_its_log(
-    a_run: MakeRun, staged: StagedFiles, home: Path, make_context: MakeContext
-) -> None:
-    handle: dict[str, str] = {}
+def test_submit_and_end_name_the_job_and_its_log(a_run, staged, home, make_context):
+    handle = {}
     task = submit_task(a_run(STAND_IN="hang"), staged)
     said = logged(lambda: handle.update(task.execute(make_context())))
     job = submitted_job(handle)["job"]
@@ -58,7 +52,7 @@ def test_submit_and_end_name_the_job_and_its_log(
     assert f"its log: {job['log_path']}" in said
     assert any(line.startswith("its script:\n#!") for line in said)
 
-    def end() -> list[str]:
+    def end():
         return logged(lambda: task_of("performance.end").execute(make_context()))
 
     [begins, ended] = end()
@@ -68,7 +62,7 @@ def test_submit_and_end_name_the_job_and_its_log(
 
 
 @pytest.mark.parametrize("task", ["submit", "end", "publish"])
-def test_the_first_task_that_failed_is_the_cause(planned: MakePlan, task: str) -> None:
+def test_the_first_task_that_failed_is_the_cause(planned, task):
     plan, task_ids = planned(gpus="1,2"), task_of("report").dag.task_ids
     said = {
         ("performance.publish", 1): "later",

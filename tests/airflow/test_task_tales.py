@@ -7,10 +7,8 @@ The tales are kept in tests/golden/tasks. After an intended change, rewrite them
 
 import asyncio
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import structlog
@@ -19,13 +17,13 @@ from kept import NAMES_OF_JOBS, assert_kept, masked
 
 from steptime.airflow.assets import published_results
 from steptime.airflow.base import task_key
-from steptime.clusters.base import CommandResult, JobState, JobStatus, StagedFiles
+from steptime.clusters.base import CommandResult, JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.store.ledger import Ledger
 from steptime.store.run_queries import Store
 from steptime.waiting import poll_until
 
-from .conftest import MakeContext, event_of, submitted_job, task_of
+from .conftest import event_of, submitted_job, task_of
 
 pytestmark = pytest.mark.long
 
@@ -40,14 +38,14 @@ MASKED = {
 class Tasks:
     """Executes tasks of one DAG run and tells what they do; stands in for Airflow's worker and triggerer."""
 
-    def __init__(self, make_context: MakeContext, folder: Path) -> None:
+    def __init__(self, make_context, folder):
         self._make_context, self._folder = make_context, folder
-        self.tale: list[str] = []
-        self.options: dict[str, Any] = {"params": {}, "conf": {}}
-        self.returned: dict[str, Any] = {}
-        self.failures: dict[tuple[str, int], str] = {}
+        self.tale = []
+        self.options = {"params": {}, "conf": {}}
+        self.returned = {}
+        self.failures = {}
 
-    def run(self, what: str, task_id: str, *, event: Any = None, **rendered: Any) -> Any:
+    def run(self, what, task_id, *, event=None, **rendered):
         """Execute a task, or resume it with an event; return what it returns or the trigger it defers to."""
         instance = {name: rendered.pop(name) for name in ("max_tries", "map_index") if name in rendered}
         context = self._make_context(task_id=task_id, **instance)
@@ -58,7 +56,7 @@ class Tasks:
             (task_ids, map_indexes)
         )
         task = task_of(task_id, **rendered)
-        result: Any = None
+        result = None
         with structlog.testing.capture_logs() as lines:
             try:
                 result = task.execute(context) if event is None else task.execute_complete(context, event)
@@ -80,13 +78,13 @@ class Tasks:
         self.tale.append("\n".join([f"== {task_id}: {what}", *logged, *label, *news, f"-> {came}"]))
         return result
 
-    def wait(self, what: str, group: str = "performance", **rendered: Any) -> Any:
+    def wait(self, what, group="performance", **rendered):
         """Execute the task `wait` until its trigger fires, and resume it."""
         trigger = self.run(f"{what}: begins", f"{group}.wait", **rendered)
         event = asyncio.run(event_of(trigger))
         return self.run(f"{what}: is resumed", f"{group}.wait", event=event, **rendered)
 
-    def show_ledger(self) -> None:
+    def show_ledger(self):
         """Add the jobs of the ledger to the tale, and the stored results."""
         jobs = asyncio.run(Ledger(print).jobs_of_dag_run(task_key(self._make_context())))
         shown = [
@@ -106,33 +104,33 @@ class Tasks:
         ]
         self.tale.append("\n".join(["== the ledger and the results", *map(str, [*shown, *results])]))
 
-    def told(self) -> str:
+    def told(self):
         text = "\n\n".join(self.tale) + "\n"
         return masked(text, {re.escape(str(self._folder)): "FOLDER", **MASKED})
 
 
 @pytest.fixture
 def tasks(
-    home: Path,
-    make_context: MakeContext,
-    staged: StagedFiles,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Tasks:
-    async def stage(cluster: Any, config: Any, run: Any, report: Callable[[str], None]) -> StagedFiles:
+    home,
+    make_context,
+    staged,
+    tmp_path,
+    monkeypatch,
+):
+    async def stage(cluster, config, run, report):
         for line in (f"for {run.name}", f"on {cluster.name} as in {config.name}.yaml"):
             report(line)
         return staged
 
     submit, poll = LocalCluster.submit, LocalCluster.poll
-    submitted_at: dict[str, float] = {}
+    submitted_at = {}
 
-    async def submit_and_note(self: LocalCluster, spec: Any) -> Any:
+    async def submit_and_note(self, spec):
         job = await submit(self, spec)
         submitted_at[job.name] = job.submitted_at
         return job
 
-    async def poll_with_times(self: LocalCluster, names: Any) -> dict[str, JobStatus]:
+    async def poll_with_times(self, names):
         """Let each job begin half a minute after its submission and take ten minutes."""
         return {
             name: status.model_copy(
@@ -150,23 +148,23 @@ def tasks(
     return Tasks(make_context, tmp_path)
 
 
-def await_start(handle: dict[str, str]) -> None:
+def await_start(handle):
     """Wait until the stand-in has begun to write its log."""
     log = Path(submitted_job(handle)["job"]["log_path"])
     assert poll_until(lambda: log.exists() and log.stat().st_size, every_s=0.02, timeout_s=300)
 
 
-def submit(tasks: Tasks, what: str = "begins", **environment: str) -> dict[str, Any]:
+def submit(tasks, what="begins", **environment):
     """Plan, stage and submit one run of the stand-in."""
     tasks.options["conf"] = {"environment": environment, "gpus": "1"}
     plan = tasks.run("of one run", "check_params")
     staged = tasks.run("what it needs", "stage", plan=plan)
-    handle: dict[str, Any] = tasks.run(what, "performance.submit", run=plan["runs"][0], staged=staged)
+    handle = tasks.run(what, "performance.submit", run=plan["runs"][0], staged=staged)
     await_start(handle)
     return {"plan": plan, "staged": staged, "handle": handle}
 
 
-def test_a_run_that_succeeds(tasks: Tasks) -> None:
+def test_a_run_that_succeeds(tasks):
     begun = submit(tasks, STAND_IN_STEP_S="0.001")
     tasks.wait("of a job that succeeds", submitted=begun["handle"])
     parsed = tasks.run("of a job that succeeded", "performance.parse")
@@ -179,7 +177,7 @@ def test_a_run_that_succeeds(tasks: Tasks) -> None:
     assert_kept("tasks/succeeds.txt", tasks.told())
 
 
-def test_a_run_that_fails(tasks: Tasks) -> None:
+def test_a_run_that_fails(tasks):
     begun = submit(tasks, STAND_IN_STEP_S="0.001", STAND_IN="out_of_memory")
     tasks.wait("of a job that fails", submitted=begun["handle"])
     parsed = tasks.run("of a job that failed", "performance.parse")
@@ -190,7 +188,7 @@ def test_a_run_that_fails(tasks: Tasks) -> None:
     assert_kept("tasks/fails.txt", tasks.told())
 
 
-def test_a_run_that_is_tried_again_cleared_and_ended(tasks: Tasks, cluster: LocalCluster) -> None:
+def test_a_run_that_is_tried_again_cleared_and_ended(tasks, cluster):
     begun = submit(tasks, STAND_IN="hang")
     given = {"run": begun["plan"]["runs"][0], "staged": begun["staged"]}
     tasks.run("is tried again", "performance.submit", **given)
@@ -218,7 +216,7 @@ def test_a_run_that_is_tried_again_cleared_and_ended(tasks: Tasks, cluster: Loca
     assert_kept("tasks/again.txt", tasks.told())
 
 
-def test_a_run_that_succeeds_in_its_second_attempt(tasks: Tasks, staged: StagedFiles) -> None:
+def test_a_run_that_succeeds_in_its_second_attempt(tasks, staged):
     interpreter = Path(str(staged.python))
     works = interpreter.read_text()
     interpreter.write_text("#!/bin/sh\necho 'srun: error: node1: task 0: Killed'\nexit 137\n")
@@ -236,7 +234,7 @@ def test_a_run_that_succeeds_in_its_second_attempt(tasks: Tasks, staged: StagedF
     assert_kept("tasks/second-attempt.txt", tasks.told())
 
 
-def test_what_a_task_needs_is_missing(tasks: Tasks) -> None:
+def test_what_a_task_needs_is_missing(tasks):
     tasks.options["conf"] = {"gpus": "0"}
     tasks.run("of a run that cannot be", "check_params")
     tasks.run("nothing was planned", "stage", plan=None)
@@ -251,8 +249,8 @@ def test_what_a_task_needs_is_missing(tasks: Tasks) -> None:
     assert_kept("tasks/missing.txt", tasks.told())
 
 
-def test_a_checkpoint_that_is_saved_and_loaded(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def busy(self: LocalCluster, argv: list[str], *, timeout_s: float) -> CommandResult:
+def test_a_checkpoint_that_is_saved_and_loaded(tasks, monkeypatch):
+    async def busy(self, argv, *, timeout_s):
         return CommandResult(exit_code=1, stdout="", stderr=f"{argv[:3]} within {timeout_s} s: it is busy\n")
 
     tasks.options["conf"] = {"environment": {"STAND_IN_STEP_S": "0.001"}, "gpus": "1", "checkpoint": True}

@@ -1,7 +1,6 @@
 """Features that steptime adds where a release of Airflow lacks them."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import airflow.sdk
 import pytest
@@ -12,15 +11,15 @@ from steptime.airflow.versions import ListedVariable, cron_timetable
 
 
 def test_variables_are_listed_although_another_task_overwrites_the_list(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept: dict[str, str] = {}
+    monkeypatch,
+):
+    kept = {}
     overwritten = [{ListedVariable.INDEX: "ours_theirs"}]
 
-    def pause(_: float) -> None:
+    def pause(_):
         kept.update(overwritten.pop() if overwritten else {})
 
-    def keep(_: type, key: str, value: Any, **__: Any) -> None:
+    def keep(_, key, value, **__):
         kept[key] = value
 
     monkeypatch.setattr(airflow.sdk.Variable, "set", classmethod(keep))
@@ -38,7 +37,7 @@ def test_variables_are_listed_although_another_task_overwrites_the_list(
 
 
 @pytest.mark.parametrize("minute", [0, 1, 59])
-def test_a_schedule_begins_with_the_next_time(monkeypatch: pytest.MonkeyPatch, minute: int) -> None:
+def test_a_schedule_begins_with_the_next_time(monkeypatch, minute):
     """Airflow's default also runs the time just past, in the first tenth of the period after it."""
     declared = cron_timetable("0 5 * * *")
     schedule = trigger.CronTriggerTimetable(

@@ -1,9 +1,7 @@
 """Sensor and trigger, on real jobs of the local cluster."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import structlog
@@ -12,19 +10,19 @@ from airflow.triggers.base import TriggerEvent
 
 from steptime.airflow import sensors, triggers
 from steptime.airflow.sweep.trial_operators import RoundTrigger
-from steptime.airflow.triggers import GpuLimitTrigger, TrainingTrigger, WaitingTrigger
+from steptime.airflow.triggers import GpuLimitTrigger, TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
 
-from .conftest import MakeContext, Submit, event_of, noted, task_of, trigger_of, wait_task
+from .conftest import event_of, noted, task_of, trigger_of, wait_task
 
 
-async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
+async def state(cluster, submission):
     name = submission["job"]["name"]
     return (await cluster.poll([name]))[name].state
 
 
-def test_the_sensor_defers_for_the_job_of_the_ledger(submission: Submit, make_context: MakeContext) -> None:
+def test_the_sensor_defers_for_the_job_of_the_ledger(submission, make_context):
     submitted, context = submission(STAND_IN="hang"), make_context()
 
     with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
@@ -49,30 +47,28 @@ def test_the_sensor_defers_for_the_job_of_the_ledger(submission: Submit, make_co
         (RoundTrigger, {"dag_id": "d", "run_id": "r", "task_id": "t", "count": 1, "variants": 2}),
     ],
 )
-def test_a_task_that_waited_during_an_upgrade_or_a_rollback_goes_on_waiting(
-    kind: type[WaitingTrigger], arguments: dict[str, Any]
-) -> None:
+def test_a_task_that_waited_during_an_upgrade_or_a_rollback_goes_on_waiting(kind, arguments):
     """Airflow makes its trigger from what the other version has stored."""
     assert kind(**arguments, patience_h=None).serialize()[1] == arguments
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(3.0, 5.0), (20.0, 0.0)])
 def test_no_event_comes_before_airflow_has_settled(
-    submission: Submit,
-    make_context: MakeContext,
-    monkeypatch: pytest.MonkeyPatch,
-    took_s: float,
-    pause_s: float,
-) -> None:
+    submission,
+    make_context,
+    monkeypatch,
+    took_s,
+    pause_s,
+):
     trigger, pauses, sleep = trigger_of(submission(), make_context()), [], asyncio.sleep
     monkeypatch.setattr(triggers, "SETTLING_S", 8.0)
     clock = SimpleNamespace(now=100.0)
 
-    async def slept(seconds: float) -> None:
+    async def slept(seconds):
         pauses.append(seconds)
         await sleep(0)
 
-    async def end() -> TriggerEvent:
+    async def end():
         clock.now += took_s
         return TriggerEvent({})
 
@@ -85,8 +81,8 @@ def test_no_event_comes_before_airflow_has_settled(
 
 @pytest.mark.long
 def test_a_job_that_succeeded_is_noted_and_a_cleared_wait_asks_no_cluster(
-    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    submission, make_context, monkeypatch
+):
     """Airflow 3.1 clears the `wait` of all mapped instances together with the `submit` of one."""
     submitted = submission()
     event = asyncio.run(event_of(trigger_of(submitted, make_context())))
@@ -103,9 +99,7 @@ def test_a_job_that_succeeded_is_noted_and_a_cleared_wait_asks_no_cluster(
     assert wait_task(submitted).execute(again) == handle
 
 
-def test_a_cleared_wait_goes_on_with_its_job_and_needs_no_xcom(
-    submission: Submit, make_context: MakeContext
-) -> None:
+def test_a_cleared_wait_goes_on_with_its_job_and_needs_no_xcom(submission, make_context):
     submitted = submission(STAND_IN="hang")
     task = task_of("performance.wait", submitted=None)
 
@@ -117,13 +111,13 @@ def test_a_cleared_wait_goes_on_with_its_job_and_needs_no_xcom(
 
 
 def test_a_cleared_wait_for_a_job_that_its_cluster_does_not_know_now_goes_on_waiting(
-    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    submission, make_context, monkeypatch
+):
     """The accounting may be behind: only the trigger, which waits for it, calls the end of a job unknown."""
     submitted = submission(STAND_IN="hang")
     name = submitted["job"]["name"]
 
-    async def unknown(_: LocalCluster, names: list[str]) -> dict[str, JobStatus]:
+    async def unknown(_, names):
         return dict.fromkeys(names, JobStatus(state=JobState.UNKNOWN, reason="not in the accounting"))
 
     monkeypatch.setattr(sensors, "_JUST_SUBMITTED_S", 0)
@@ -135,9 +129,7 @@ def test_a_cleared_wait_for_a_job_that_its_cluster_does_not_know_now_goes_on_wai
     assert (deferred.value.trigger.job, noted(name).ended_at) == (name, None)
 
 
-def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
-    submission: Submit, make_context: MakeContext
-) -> None:
+def test_an_event_of_a_job_from_before_a_clear_is_passed_over(submission, make_context):
     """A real Airflow on SQLite did this: the cleared task's trigger and the next one's had the same id."""
     submitted, context = submission(STAND_IN="hang"), make_context()
     event = {"job": "an-earlier-job", "status": {"state": "cancelled", "reason": "cancelled"}}
@@ -152,9 +144,7 @@ def test_an_event_of_a_job_from_before_a_clear_is_passed_over(
 
 @pytest.mark.long
 @pytest.mark.parametrize("in_reach", [True, False])
-def test_a_failed_training_fails_for_good_and_says_why(
-    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch, in_reach: bool
-) -> None:
+def test_a_failed_training_fails_for_good_and_says_why(submission, make_context, monkeypatch, in_reach):
     """This holds as well where this machine cannot open the cluster's files by path."""
     if not in_reach:
         monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
@@ -178,9 +168,7 @@ def test_a_failed_training_fails_for_good_and_says_why(
     ("state", "words"),
     [(JobState.CANCELLED, "was cancelled"), (JobState.TIMED_OUT, "timed out")],
 )
-def test_other_ends_are_told_apart(
-    submission: Submit, make_context: MakeContext, state: JobState, words: str
-) -> None:
+def test_other_ends_are_told_apart(submission, make_context, state, words):
     submitted = submission()
     status = JobStatus(state=state, reason="by somebody").model_dump(mode="json")
 
@@ -190,15 +178,13 @@ def test_other_ends_are_told_apart(
         )
 
 
-def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
-    submission: Submit, make_context: MakeContext, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(submission, make_context, home, monkeypatch):
     submitted, context = submission(), make_context()
     file = home.parent / "config" / "clusters" / "local.yaml"
     file.write_text(f"{file.read_text()}patience_h: 0.0001\n")
     trigger = trigger_of(submitted, make_context())
 
-    async def unreachable(*_: object) -> None:
+    async def unreachable(*_):
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(LocalCluster, "poll", unreachable)
@@ -215,13 +201,13 @@ def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
 
 
 async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
-    submission: Submit, make_context: MakeContext, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    submission, make_context, cluster, monkeypatch
+):
     submitted = await asyncio.to_thread(submission, STAND_IN="hang")
     trigger = await asyncio.to_thread(trigger_of, submitted, make_context())
     polled, poll = asyncio.Event(), LocalCluster.poll
 
-    async def note_and_poll(self: LocalCluster, names: Any) -> dict[str, JobStatus]:
+    async def note_and_poll(self, names):
         polled.set()
         return await poll(self, names)
 

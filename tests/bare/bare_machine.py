@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,10 +45,10 @@ class Failed(Exception):
 class BareMachine:
     """A running container with a clone of the last commit in the home of `USER` and in that of root."""
 
-    def __init__(self, name: str, environment: dict[str, str], python: Path | None) -> None:
+    def __init__(self, name, environment, python):
         self.name, self.environment, self.python = name, environment, python
 
-    def run(self, command: str, user: str, *, shown: bool = True) -> tuple[int, str]:
+    def run(self, command, user, *, shown=True):
         """Run a shell command in the user's clone; return its exit code and what it printed."""
         home = "/root" if user == "root" else f"/home/{user}"
         folder = f"{home}/steptime"
@@ -69,7 +68,7 @@ class BareMachine:
                     print(f"    {line}", end="", flush=True)
         return process.returncode, "".join(printed)
 
-    def succeed(self, command: str, user: str, *, shown: bool = True) -> str:
+    def succeed(self, command, user, *, shown=True):
         """Run a shell command and return what it printed. Raises Failed if its exit code is not 0."""
         code, printed = self.run(command, user, shown=shown)
         if code:
@@ -78,16 +77,14 @@ class BareMachine:
 
 
 @contextmanager
-def bare_machine(
-    debian: str, environment: dict[str, str], python: Path | None = None
-) -> Iterator[BareMachine]:
+def bare_machine(debian, environment, python=None):
     """Yield a container of that release of Debian; it is removed afterwards.
 
     The container sees the installation of `python`, a program of this machine, under the same path.
     Raises NoMachineError if debootstrap fails.
     """
 
-    def docker(*arguments: str) -> None:
+    def docker(*arguments):
         subprocess.run(["docker", *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
 
     image, name = f"steptime-bare/{debian}", f"steptime-bare-{os.getpid()}"
@@ -143,7 +140,7 @@ def bare_machine(
             docker("rm", "--force", name)
 
 
-def _pip_settings() -> str:
+def _pip_settings():
     """Return the mirrors and certificates that pip uses on this machine, as its settings file has them."""
     options = {
         name.removeprefix("PIP_").lower().replace("_", "-"): os.environ[name]
@@ -153,7 +150,7 @@ def _pip_settings() -> str:
     return "".join(["[global]\n", *(f"{option} = {value}\n" for option, value in options.items())])
 
 
-def _has_image(image: str, environment: dict[str, str]) -> bool:
+def _has_image(image, environment):
     """Return whether the engine has the image; one of an earlier run will do."""
     look = subprocess.run(
         ["docker", "image", "inspect", image], env=environment, capture_output=True, check=False
@@ -161,7 +158,7 @@ def _has_image(image: str, environment: dict[str, str]) -> bool:
     return look.returncode == 0
 
 
-def succeed_with_packages(machine: BareMachine, command: str) -> str:
+def succeed_with_packages(machine, command):
     """Run a make target as a plain user, and return what it printed.
 
     If Debian packages are missing, the user is told the command for root, and nothing else runs; then root
@@ -179,12 +176,12 @@ def succeed_with_packages(machine: BareMachine, command: str) -> str:
     return machine.succeed(command, USER)
 
 
-def check(machine: BareMachine) -> None:
+def check(machine):
     """All is green for a plain user."""
     succeed_with_packages(machine, "make check")
 
 
-def demo(machine: BareMachine) -> None:
+def demo(machine):
     """A plain user sees four valid runs; nothing is left running."""
     printed = succeed_with_packages(machine, "make demo")
     if "4 of 4 valid" not in printed:
@@ -192,7 +189,7 @@ def demo(machine: BareMachine) -> None:
     machine.succeed(".venv/bin/steptime down", USER)
 
 
-def follow_pages(machine: BareMachine) -> None:
+def follow_pages(machine):
     """Every command of README and the guide succeeds, in order; the small Slurm is the cluster."""
     succeed_with_packages(machine, "make setup")
     succeed_with_packages(machine, ".venv/bin/steptime slurm up")
@@ -203,7 +200,7 @@ def follow_pages(machine: BareMachine) -> None:
         _say(f"NOT RUN HERE: {page}, as {reason}")
 
 
-def try_slurm(machine: BareMachine) -> None:
+def try_slurm(machine):
     """The tests of the backend pass on this release's Slurm."""
     succeed_with_packages(machine, "make test-packages setup")
     marked = "slurm and not (exhaustive or end_to_end or browser)"
@@ -214,11 +211,11 @@ def try_slurm(machine: BareMachine) -> None:
 _STEPS = {"check": check, "demo": demo, "pages": follow_pages, "slurm": try_slurm}
 
 
-def _say(sentence: str) -> None:
+def _say(sentence):
     print(f"bare machine, {time.strftime('%H:%M:%S')}: {sentence}", flush=True)
 
 
-def main() -> int:
+def main():
     """Run one step; return 0 if it succeeded, or if no container can be made."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

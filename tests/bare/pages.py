@@ -29,14 +29,14 @@ NOT_HERE = {
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def scripts() -> dict[str, str]:
+def scripts():
     """Return the script of each page of `PAGES`, in order. The guide does not repeat what README has done."""
     texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
     guide = {page: text.replace("```\nmake demo\n```\n", "") for page, text in texts.items()}
     return {page: script(page, text) for page, text in (guide | {PAGES[0]: texts[PAGES[0]]}).items()}
 
 
-def script(page: str, text: str) -> str:
+def script(page, text):
     """Return a page's commands as a script for bash that stops at the first one that fails.
 
     Commands of `NOT_HERE` are replaced by a line that says why they are not run.
@@ -51,7 +51,7 @@ def script(page: str, text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _step(command: str) -> list[str]:
+def _step(command):
     if not command or command.startswith("#"):
         return []
     bare = command.split(" #", maxsplit=1)[0].strip().removeprefix(".venv/bin/")

@@ -3,8 +3,6 @@
 import io
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,7 @@ from steptime.settings import config_dir
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """Return the folder that commands run in, with the state folder `home` in it. Questions get no answer."""
     folder = tmp_path / "here"
     folder.mkdir()
@@ -25,10 +23,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def configure(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]], Path]:
+def configure(here, monkeypatch):
     """Return a function that writes a config with a sweep `night` and a changed `local.yaml`: its path."""
 
-    def configure(change: Callable[[str], str]) -> Path:
+    def configure(change):
         shipped, config = config_dir(), here / "config"
         (config / "clusters").mkdir(parents=True)
         (config / "sweeps").mkdir()

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ PLAN = "plan llama3.1"
 METRICS = "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8"
 RUN_ELSEWHERE = "run llama3.1 --user ada --url"
 PASSWORD = MappingProxyType({"STEPTIME_AIRFLOW_PASSWORD": "not-to-be-shown"})
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NOTHING = MappingProxyType({})
 
 
 class Bad(NamedTuple):
@@ -194,9 +193,7 @@ AIRFLOW = [
     [*FLAGS, *PLANS, *NUMBERS, *CONFIG, *LOGS, *STATE, *AIRFLOW],
     ids=lambda bad: bad.name.replace(" ", "-"),
 )
-def test_one_sentence_and_nothing_else(
-    bad: Bad, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_sentence_and_nothing_else(bad, here, monkeypatch, capsys):
     for name, content in {"it": "a text", **bad.files}.items():
         (here / name).write_text(content)
     for name, value in bad.environment.items():
@@ -218,7 +215,7 @@ def test_one_sentence_and_nothing_else(
     assert sorted(here.rglob("*")) == before, "no file or folder is made"
 
 
-def _break_config(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
+def _break_config(here, monkeypatch, name, old, new):
     shutil.copytree(settings.shipped("config"), here / "config")
     file = here / "config" / name
     if old:
@@ -232,7 +229,7 @@ def _break_config(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: s
 
 
 WHOLE = line_forms.nemo2_log()
-BAD_LOGS: dict[str, tuple[str, bytes, str, str]] = {
+BAD_LOGS = {
     "binary": (
         "log-a.out",
         bytes(range(256)) * 1000,
@@ -251,9 +248,7 @@ BAD_LOGS: dict[str, tuple[str, bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_LOGS)
-def test_a_bad_log_is_a_row_with_its_reason(
-    kind: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_log_is_a_row_with_its_reason(kind, here, capsys):
     name, content, state, reason = BAD_LOGS[kind]
     (here / name).write_bytes(content)
     assert steptime("parse", name, "--window", "35:64", "--format", "json") == 0
@@ -266,10 +261,8 @@ def test_a_bad_log_is_a_row_with_its_reason(
     assert printed.err == ""
 
 
-def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
+def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(here, monkeypatch, capsys):
+    def fail():
         raise KeyError("forgotten")
 
     monkeypatch.setattr("steptime.cli.recipes.load_workloads", fail)
@@ -301,13 +294,13 @@ def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(
     ids=str,
 )
 def test_each_kind_of_error_is_one_sentence_with_its_exit_code(
-    error: Exception,
-    sentence: str,
-    exit_code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def fail() -> None:
+    error,
+    sentence,
+    exit_code,
+    monkeypatch,
+    capsys,
+):
+    def fail():
         raise error
 
     monkeypatch.setattr("steptime.cli.recipes.load_workloads", fail)

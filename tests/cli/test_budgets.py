@@ -1,8 +1,6 @@
 """How budgets are shown, and that every command refuses what a budget or a cluster does not allow."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from called import steptime
@@ -16,7 +14,7 @@ ASKED = 600 / 3600
 
 
 @pytest.fixture
-def budget(configure: Callable[[Callable[[str], str]], Path]) -> Path:
+def budget(configure):
     """Return the file of the cluster `local`, with 0.4 GPU-hours a month, of which 0.17 are committed."""
     path = configure(lambda text: f"{text}\ngpu_hours_per_month: 0.4\n")
     committed = plan(PlanRequest(workload="llama3.1", gpus="1")).runs
@@ -24,9 +22,7 @@ def budget(configure: Callable[[Callable[[str], str]], Path]) -> Path:
     return path
 
 
-def test_what_a_budget_does_not_allow_is_refused_by_every_command(
-    budget: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_budget_does_not_allow_is_refused_by_every_command(budget, capsys):
     said = {}
     for command in (
         "plan llama3.1 --gpus 2",
@@ -42,9 +38,7 @@ def test_what_a_budget_does_not_allow_is_refused_by_every_command(
     assert said == dict.fromkeys(said, (1, True))
 
 
-def test_a_plan_that_is_allowed_says_how_the_budget_stands(
-    budget: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_that_is_allowed_says_how_the_budget_stands(budget, capsys):
     for command in ("plan llama3.1 --gpus 1", "run llama3.1 --gpus 1 --dry-run"):
         assert steptime(*command.split()) == 0
         last = capsys.readouterr().out.splitlines()[-1]
@@ -61,9 +55,7 @@ def test_a_plan_that_is_allowed_says_how_the_budget_stands(
     assert last.endswith(", 0.17 committed, this plan at most 0.17"), "also beside a cluster without a budget"
 
 
-def test_a_budget_that_cannot_be_checked_is_a_failure_of_the_system(
-    budget: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_budget_that_cannot_be_checked_is_a_failure_of_the_system(budget, monkeypatch, capsys):
     monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")
     for command in ("plan llama3.1 --gpus 1", "run llama3.1 --gpus 1", "sweep run night"):
         assert steptime(*command.split()) == 2
@@ -72,7 +64,7 @@ def test_a_budget_that_cannot_be_checked_is_a_failure_of_the_system(
     assert "the budget of cluster local cannot be checked" in capsys.readouterr().err
 
 
-def test_status_shows_each_budget(budget: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_each_budget(budget, capsys):
     steptime("status", "--format", "json")
     [told] = json.loads(capsys.readouterr().out)["budgets"]
     assert told.pop("month")
@@ -103,12 +95,12 @@ REFUSED = (
     ],
 )
 def test_a_run_that_its_cluster_cannot_hold_is_refused_by_every_command(
-    command: str,
-    configure: Callable[[Callable[[str], str]], Path],
-    capsys: pytest.CaptureFixture[str],
+    command,
+    configure,
+    capsys,
     *,
-    shows_the_plan: bool,
-) -> None:
+    shows_the_plan,
+):
     configure(lambda text: text.replace("slots: auto", "slots: 1"))
     assert steptime(*command.split()) == 1
     said = capsys.readouterr()

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -21,7 +19,7 @@ runner = CliRunner()
 
 
 @pytest.fixture
-def config(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(here, monkeypatch):
     """Return a copy of the shipped configuration, which commands read and write."""
     shutil.copytree(config_dir(), here / "config")
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "config"))
@@ -29,9 +27,7 @@ def config(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slurm
-def test_a_cluster_that_was_added_passes_its_check(
-    config: Path, here: Path, slurm_of_session: MiniSlurm
-) -> None:
+def test_a_cluster_that_was_added_passes_its_check(config, here, slurm_of_session):
     connection_file.keep(slurm_of_session.login)
     add = ["cluster", "add", "sel", "--connection", "mini_slurm", "--gpu-type", "cpu"]
     add += ["--work-dir", str(here / "work"), "--partition", "batch", "--container", "bwrap"]
@@ -54,7 +50,7 @@ def test_a_cluster_that_was_added_passes_its_check(
     assert "exists already" in str(again.exception)
 
 
-def surveyed(monkeypatch: pytest.MonkeyPatch, *gres: str) -> None:
+def surveyed(monkeypatch, *gres):
     """Let the login node show a default partition whose nodes have these GPUs, and one for tests."""
     debug = Partition(name="debug", is_default=False, is_up=True, state="idle", nodes=1, gres=gres[0])
     usual = {"name": "batch", "is_default": True, "is_up": True, "state": "drained", "nodes": 4}
@@ -68,7 +64,7 @@ def surveyed(monkeypatch: pytest.MonkeyPatch, *gres: str) -> None:
         pythons=("python3.12",),
     )
 
-    async def look(*_: object) -> Survey:
+    async def look(*_):
         return seen
 
     monkeypatch.setattr("steptime.cli.clusters.survey", look)
@@ -85,12 +81,12 @@ def surveyed(monkeypatch: pytest.MonkeyPatch, *gres: str) -> None:
     ids=["GPUs", "GPUs whose name ends as another's", "no GPUs", "GPUs without a type"],
 )
 def test_what_no_option_gives_is_as_the_login_node_shows_it(
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    gres: list[str],
-    asked: list[str],
-    found: tuple[str, int | None, str],
-) -> None:
+    config,
+    monkeypatch,
+    gres,
+    asked,
+    found,
+):
     surveyed(monkeypatch, *gres)
     added = runner.invoke(app, ["cluster", "add", "eos", *asked])
     assert added.exit_code == 0, added.output
@@ -101,9 +97,7 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     assert (cluster.root, cluster.python) == ("/shared/ada/steptime-work", "python3.12")
 
 
-def test_a_person_is_told_why_a_value_is_asked_for_again(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_person_is_told_why_a_value_is_asked_for_again(config, monkeypatch):
     surveyed(monkeypatch, "gpu:8")
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("steptime.cli.clusters.sys", terminal)
@@ -119,9 +113,7 @@ def test_a_person_is_told_why_a_value_is_asked_for_again(
 
 
 @pytest.mark.long
-def test_a_failed_check_is_exit_code_2_and_an_unknown_cluster_is_refused(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_check_is_exit_code_2_and_an_unknown_cluster_is_refused(config, monkeypatch):
     monkeypatch.delenv("AIRFLOW_HOME", raising=False)
     file = config / "clusters" / "mini-slurm.yaml"
     checked = runner.invoke(app, ["cluster", "check", file.stem])

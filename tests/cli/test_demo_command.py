@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import typer
@@ -11,7 +10,6 @@ from typer.testing import CliRunner
 
 from steptime.cli import app, demo
 from steptime.errors import UserError
-from steptime.recipes.models import Run
 from steptime.recipes.planning import plan
 
 ADDRESS = "http://127.0.0.1:9090/dags/steptime_llama3.1-25.04/runs/r1"
@@ -20,35 +18,35 @@ ADDRESS = "http://127.0.0.1:9090/dags/steptime_llama3.1-25.04/runs/r1"
 class Steps:
     """A recorder that replaces the commands of the demo and sets how the runs end."""
 
-    def __init__(self) -> None:
-        self.called: list[Any] = []
+    def __init__(self):
+        self.called = []
         self.states = ["valid"] * 4
         self.ended_well = True
 
-    def __enter__(self) -> "Steps":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception):
         pass
 
-    def run_address(self, dag_id: str, dag_run_id: str) -> str:
+    def run_address(self, dag_id, dag_run_id):
         assert (dag_id, dag_run_id) == ("steptime_llama3.1-25.04", "r1")
         return ADDRESS
 
-    async def stage(self, run: Run) -> None:
+    async def stage(self, run):
         assert run.cluster == "local"
 
-    async def require_python(self, run: Run) -> None:
+    async def require_python(self, run):
         assert run.cluster == "local"
 
-    def wait(self, *_: object, **arguments: Any) -> tuple[list[dict[str, str]], bool]:
+    def wait(self, *_, **arguments):
         self.called.append(("wait", arguments))
         print("the table of results")
         return [{"state": state} for state in self.states], self.ended_well
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+def steps(monkeypatch):
     steps = Steps()
     run = SimpleNamespace(dag_id="steptime_llama3.1-25.04", dag_run_id="r1")
     monkeypatch.setattr(demo, "_stage", steps.stage)
@@ -61,7 +59,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     return steps
 
 
-def test_its_last_words_are_the_result_and_its_address(steps: Steps) -> None:
+def test_its_last_words_are_the_result_and_its_address(steps):
     done = CliRunner().invoke(app, ["demo", "--port", "9090"], catch_exceptions=False)
 
     assert done.exit_code == 0
@@ -76,12 +74,10 @@ def test_its_last_words_are_the_result_and_its_address(steps: Steps) -> None:
     assert last == f"✓ 4 of 4 valid in 0 s · {ADDRESS}/plugin/step-times-of-run"
 
 
-def test_the_trainers_packages_are_installed_while_airflow_starts(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trainers_packages_are_installed_while_airflow_starts(steps, monkeypatch):
     airflow_starts = threading.Event()
 
-    async def stage(_: Run) -> None:
+    async def stage(_):
         assert await asyncio.to_thread(airflow_starts.wait, 60)
         steps.called.append(("staged", None))
 
@@ -92,10 +88,8 @@ def test_the_trainers_packages_are_installed_while_airflow_starts(
     assert called.index("staged") < called.index("trigger")
 
 
-def test_a_machine_on_which_the_trainer_cannot_be_is_named_before_anything_runs(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def require_python(_: Run) -> None:
+def test_a_machine_on_which_the_trainer_cannot_be_is_named_before_anything_runs(steps, monkeypatch):
+    async def require_python(_):
         raise UserError("cluster local has no python3.11")
 
     monkeypatch.setattr(demo, "_require_python", require_python)
@@ -107,17 +101,15 @@ def test_a_machine_on_which_the_trainer_cannot_be_is_named_before_anything_runs(
 @pytest.mark.parametrize(
     ("states", "ended_well", "counted"), [(["valid"] * 3 + ["rejected"], True, 3), (["valid"] * 4, False, 4)]
 )
-def test_what_is_not_valid_is_told_and_ends_it_with_exit_code_2(
-    steps: Steps, states: list[str], ended_well: bool, counted: int
-) -> None:
+def test_what_is_not_valid_is_told_and_ends_it_with_exit_code_2(steps, states, ended_well, counted):
     steps.states, steps.ended_well = states, ended_well
     done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 2
     assert f"✗ {counted} of 4 valid in 0 s · {ADDRESS}" in done.stdout.splitlines()[-1]
 
 
-def test_what_fails_ends_it_with_its_exit_code(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
+def test_what_fails_ends_it_with_its_exit_code(steps, monkeypatch):
+    def fail(*_, **__):
         raise typer.Exit(2)
 
     monkeypatch.setattr(demo, "trigger", fail)
@@ -125,7 +117,7 @@ def test_what_fails_ends_it_with_its_exit_code(steps: Steps, monkeypatch: pytest
     assert [name for name, _ in steps.called] == ["up", "check"]
 
 
-def test_it_trains_at_two_scales_and_a_checkpoint_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_trains_at_two_scales_and_a_checkpoint_on_this_machine(monkeypatch):
     monkeypatch.setenv("STEPTIME_DEFAULT_CLUSTER", "mini-slurm")
     planned = plan(demo.REQUEST)
     assert [run.recipe.gpus for run in planned.runs] == [1, 2]

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ NEED_NOTHING = ("recipes", "plan", "metrics")
 runner = CliRunner()
 
 
-def _commands(page: Path) -> Iterator[str]:
+def _commands(page):
     """Yield the `steptime` commands in inline code and blocks of a page, without redirections or comments."""
     fence = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
     text = page.read_text()
@@ -35,7 +34,7 @@ ALL = sorted({command for page in PAGES for command in _commands(page)} - {"--ve
 
 
 @pytest.mark.parametrize("command", ALL)
-def test_command_and_flags_exist(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_and_flags_exist(command, monkeypatch):
     """With --help after it a command is parsed but not run, and its help is printed."""
     monkeypatch.setattr("typer.core.HAS_RICH", False)
     result = runner.invoke(app, [*shlex.split(command), "--help"])
@@ -44,7 +43,7 @@ def test_command_and_flags_exist(command: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("command", [command for command in FIRST if command.startswith(NEED_NOTHING)])
-def test_commands_of_the_first_page_work(command: str) -> None:
+def test_commands_of_the_first_page_work(command):
     result = runner.invoke(app, shlex.split(command), catch_exceptions=False)
     assert result.exit_code == 0
     assert result.stdout

@@ -13,10 +13,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import stored
@@ -61,7 +60,7 @@ CALLS = {
     "trend": "results trend",
     "trial": "trial show nccl-ring",
 }
-PAGES: dict[str, Callable[[Store], Any]] = {
+PAGES = {
     "page-comparison": lambda store: answers.comparison(store, compare_since(store, START)),
     "page-dag-run": lambda store: answers.select_results(
         store, SelectedRuns("steptime_llama3.1-25.04", "manual__2026-11-21", {}, {}), 3
@@ -113,7 +112,7 @@ NOW = START + 10 * WEEK_S
 
 
 @pytest.fixture(scope="module")
-def filled(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled(make_result, tmp_path_factory):
     """Publish a sweep's run each week on two of three nodes; the last two are 6 % slower. Reject two more."""
     path = tmp_path_factory.mktemp("golden") / "steptime.db"
     store = Store(f"sqlite:///{path}")
@@ -142,7 +141,7 @@ def filled(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def whole(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(make_result, tmp_path_factory):
     """Store one run on GPUs that has every number, each number another one, and every fact."""
     path = tmp_path_factory.mktemp("whole") / "steptime.db"
     made = make_result("whole", gpus=2048, tensor=8, submitted_at=NOW - 86_400, step_times=[9.5] * 20)
@@ -225,23 +224,19 @@ def whole(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFact
         ("openmetrics", "results metrics"),
     ],
 )
-def test_every_number_and_fact_of_a_run_is_the_reviewed_one(
-    name: str, command: str, whole: Path, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_number_and_fact_of_a_run_is_the_reviewed_one(name, command, whole, here, monkeypatch):
     shutil.copy(whole, here / "steptime.db")
     assert_kept(f"shown/whole-{name}.txt", shown_by(command, here, monkeypatch))
 
 
-def test_every_column_of_a_run_is_the_reviewed_one(whole: Path, here: Path) -> None:
+def test_every_column_of_a_run_is_the_reviewed_one(whole, here):
     shutil.copy(whole, here / "steptime.db")
     shown = CliRunner().invoke(app, ["results", "--format", "json"])
     hold_to_the_reviewed("whole", json.loads(shown.stdout))
 
 
 @pytest.fixture(autouse=True)
-def half_a_year(
-    configure: Callable[..., Path], filled: Path, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def half_a_year(configure, filled, here, monkeypatch):
     """Copy the store to where the test's commands read it."""
     configure(str)
     shutil.copy(filled, here / "steptime.db")
@@ -249,13 +244,13 @@ def half_a_year(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_numbers_are_the_reviewed_ones(name: str) -> None:
+def test_the_numbers_are_the_reviewed_ones(name):
     shown = CliRunner().invoke(app, [*CALLS[name].split(), "--format", "json"])
     hold_to_the_reviewed(name, json.loads(shown.stdout))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_data_of_the_pages_is_the_reviewed_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_of_the_pages_is_the_reviewed_one(name, monkeypatch):
     with in_japan(monkeypatch):
         answer = json.loads(json.dumps(PAGES[name](Store())))
     hold_to_the_reviewed(name, answer)
@@ -263,7 +258,7 @@ def test_the_data_of_the_pages_is_the_reviewed_one(name: str, monkeypatch: pytes
         assert_kept(f"shown/{name}.txt", texts)
 
 
-def hold_to_the_reviewed(name: str, answer: Any) -> None:
+def hold_to_the_reviewed(name, answer):
     numbers = dict(_numbers(answer))
     kept = GOLDEN / f"{name}.json"
     if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
@@ -272,21 +267,21 @@ def hold_to_the_reviewed(name: str, answer: Any) -> None:
     assert numbers == pytest.approx(json.loads(kept.read_text()), rel=1e-9)
 
 
-def _numbers(of: Any) -> Iterator[tuple[str, float | str]]:
+def _numbers(of):
     """Yield each number and each name below a JSON value with its path; of a table, by column."""
     for path, value in _leaves(of):
         if NAME.fullmatch(value) if isinstance(value, str) else isinstance(value, int | float):
             yield path, value
 
 
-def _texts(of: Any) -> Iterator[str]:
+def _texts(of):
     """Yield the sentences below a JSON value, each with its path, but not how a repetition would differ."""
     for path, value in _leaves(of):
         if " " in str(value) and "\n" not in value and not path.startswith("repeat."):
             yield f"{path}: {value}\n"
 
 
-def _leaves(of: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(of, path=""):
     """Yield what is no list, no object and no truth value, with its path; of a table, by column.
 
     When the test published a run is left out.
@@ -306,9 +301,7 @@ def _leaves(of: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_what_people_are_shown_is_the_reviewed_text(
-    name: str, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_people_are_shown_is_the_reviewed_text(name, here, monkeypatch):
     (here / "log-failed.out").write_text(FAILED_LOG)
     monkeypatch.setenv("LOGNAME", "ada")
     assert_kept(
@@ -317,7 +310,7 @@ def test_what_people_are_shown_is_the_reviewed_text(
 
 
 @contextmanager
-def in_japan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_japan(monkeypatch):
     """Make it NOW, in Japan."""
     with monkeypatch.context() as there:
         there.setattr(time, "time", lambda: NOW)
@@ -327,7 +320,7 @@ def in_japan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def shown_by(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def shown_by(command, here, monkeypatch):
     """Return what a command prints in Japan ten weeks after START, without what differs from day to day."""
     with in_japan(monkeypatch):
         shown = CliRunner().invoke(app, command.split())

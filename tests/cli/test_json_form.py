@@ -1,9 +1,7 @@
 """The JSON of every command: one document that names its schema's version, and its rows under a name."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -46,7 +44,7 @@ KEYS = {
 """For a call of each command, the key of what it lists, or one key of a state."""
 
 
-def commands(command: Any, *path: str) -> Iterator[str]:
+def commands(command, *path):
     """Yield each command below this one that has --format, by its full name."""
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, *path, name)
@@ -54,14 +52,14 @@ def commands(command: Any, *path: str) -> Iterator[str]:
         yield " ".join(path)
 
 
-def test_every_command_with_a_format_is_called_here() -> None:
+def test_every_command_with_a_format_is_called_here():
     names = set(commands(get_command(app)))
     called = {max((name for name in names if call.startswith(name)), key=len, default=call) for call in KEYS}
     assert called == names
 
 
 @pytest.mark.parametrize(("call", "key"), KEYS.items())
-def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make_result: Any) -> None:
+def test_it_is_one_document_with_a_version(call, key, here, make_result):
     if call.startswith("results"):
         from steptime.store.run_queries import Store
 

@@ -9,14 +9,14 @@ from steptime.errors import UserError
 from steptime.logs.finding import RunLogs, find_logs, group_by_run
 
 
-def make(folder: Path, *names: str) -> list[Path]:
+def make(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     return [folder / name for name in names]
 
 
-def test_logs_below_a_folder(tmp_path: Path) -> None:
+def test_logs_below_a_folder(tmp_path):
     logs = make(tmp_path, "a/b/log-x.out", "a/log_runai.out", "log-y.out.gz")
     make(tmp_path, "a/b/sbatch_x.out", "a/b/log-x.err", "a/profile.nsys-rep")
     (tmp_path / "log-folder.out").mkdir()
@@ -24,14 +24,14 @@ def test_logs_below_a_folder(tmp_path: Path) -> None:
     assert find_logs(str(logs[0])) == [logs[0]]
 
 
-def test_nothing_to_find(tmp_path: Path) -> None:
+def test_nothing_to_find(tmp_path):
     with pytest.raises(UserError, match="no training log"):
         find_logs(tmp_path)
     with pytest.raises(UserError, match="no log or folder at"):
         find_logs(tmp_path / "nothing")
 
 
-def test_requeued_logs_are_grouped(tmp_path: Path) -> None:
+def test_requeued_logs_are_grouped(tmp_path):
     names = ("log-acct.x_123_0.out", "log-acct.x_123_1.out", "log-acct.x_123_10.out", "log-acct.x_123_2.out")
     zero, one, ten, two = make(tmp_path, *names)
     other = tmp_path / "other" / "log-acct.x_123_0.out"
@@ -50,14 +50,12 @@ def test_requeued_logs_are_grouped(tmp_path: Path) -> None:
     ],
     ids=["job ids", "scales", "the first attempt is gone"],
 )
-def test_other_names_that_end_in_numbers_are_runs_of_their_own(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
+def test_other_names_that_end_in_numbers_are_runs_of_their_own(tmp_path, names):
     logs = make(tmp_path, *names)
     assert group_by_run(logs) == [RunLogs((log,)) for log in logs]
 
 
-def test_short_names() -> None:
+def test_short_names():
     names = {
         "/e/log-pretrain_llama3.1_8b_bf16_8.out": "pretrain_llama3.1_8b_bf16_8",
         "/e/log-acct.pretrain_llama3.1_8b_fp8_8_123_0.out": "pretrain_llama3.1_8b_fp8_8_123_0",
@@ -68,7 +66,7 @@ def test_short_names() -> None:
     assert short_names([Path(path) for path in names]) == list(names.values())
 
 
-def test_equal_names_get_as_much_of_the_path_as_tells_them_apart() -> None:
+def test_equal_names_get_as_much_of_the_path_as_tells_them_apart():
     logs = [Path("/e/run_1/x/log-x.out"), Path("/e/run_2/x/log-x.out"), Path("/e/run_2/y/log-y.out")]
     assert short_names(logs) == ["run_1/x", "run_2/x", "y"]
     assert short_names([logs[0], logs[0]]) == ["/e/run_1/x/log-x.out"] * 2

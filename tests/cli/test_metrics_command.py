@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +12,7 @@ from steptime.errors import UserError
 LLAMA_8B = ["--workload", "llama3.1", "--size", "8b", "--dtype", "bf16", "--gpu-type", "h100", "--gpus", "8"]
 
 
-def test_the_formula_is_the_default_and_named() -> None:
+def test_the_formula_is_the_default_and_named():
     given, printed = (_metrics([*LLAMA_8B, "--step-time=12.27", *by]) for by in ([], ["--as-published"]))
     assert f"{given['mfu_percent']:.2f}" == "62.50"
     assert f"{printed['mfu_percent']:.2f}" == "62.47", "with the constants behind the document's table"
@@ -23,7 +21,7 @@ def test_the_formula_is_the_default_and_named() -> None:
     assert (given["flops_formula"], given["peak_tflops_per_gpu"]) == ("llama3.1-25.04", 989)
 
 
-def test_another_batch_and_peak() -> None:
+def test_another_batch_and_peak():
     given = _metrics([*LLAMA_8B, "--step-time=12.27", "--gbs=256", "--peak-tflops=1978"])
     assert given["global_batch_size"] == 256
     assert f"{given['mfu_percent']:.2f}" == "62.50"
@@ -31,7 +29,7 @@ def test_another_batch_and_peak() -> None:
     assert given["published_step_time_s"] is None  # nothing is published at this batch size
 
 
-def test_a_cpu_size_has_no_mfu_without_its_run() -> None:
+def test_a_cpu_size_has_no_mfu_without_its_run():
     cell = "--workload llama3.1 --size tiny --dtype fp32 --gpu-type cpu --gpus 2"
     tiny = [*cell.split(), "--step-time=0.1"]
     assert _metrics(tiny)["mfu_percent"] is None
@@ -45,13 +43,13 @@ def test_a_cpu_size_has_no_mfu_without_its_run() -> None:
         (["--gbs=7"], "--gbs 7: global batch size 7 is not a multiple of"),
     ],
 )
-def test_a_wrong_value_is_one_sentence(arguments: Sequence[str], sentence: str) -> None:
+def test_a_wrong_value_is_one_sentence(arguments, sentence):
     result = CliRunner().invoke(app, ["metrics", *LLAMA_8B, "--step-time=12.27", *arguments])
     assert isinstance(result.exception, UserError)
     assert sentence in str(result.exception)
 
 
-def test_the_command_itself_prints_a_table() -> None:
+def test_the_command_itself_prints_a_table():
     shown = _stdout(["metrics", *LLAMA_8B, "--step-time=13.497", "--wide"])
     lines = [re.split(" {2,}", line) for line in shown.splitlines()]
     assert ["tokens/s", "77,690", "85,459", "sequence 8192 × global batch 128 / step time"] in lines
@@ -59,19 +57,19 @@ def test_the_command_itself_prints_a_table() -> None:
     assert "formula llama3.1-25.04; peak 989 TFLOPS (nemotron4-340b-25.12, table of peak" in shown
 
 
-def test_csv_has_the_numbers_of_json() -> None:
+def test_csv_has_the_numbers_of_json():
     header, row = _stdout(["metrics", *LLAMA_8B, "--step-time=13", "--format=csv"]).splitlines()
     assert header.split(",") == list(_metrics([*LLAMA_8B, "--step-time=13"]))
     assert row.startswith("llama3.1-25.04,8b,")
 
 
-def _metrics(arguments: Sequence[str]) -> dict[str, Any]:
+def _metrics(arguments):
     given = json.loads(_stdout(["metrics", *arguments, "--format=json"]))["metrics"]
     assert isinstance(given, dict)
     return given
 
 
-def _stdout(arguments: Sequence[str]) -> str:
+def _stdout(arguments):
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout

@@ -7,10 +7,8 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from logs import line_forms
@@ -25,13 +23,12 @@ from steptime.measure.log_rows import COLUMNS, log_row
 from steptime.measure.metrics import measure
 from steptime.recipes.models import Mode, Window
 from steptime.recipes.planning import parse_request, plan
-from steptime.store.run_models import Result
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     """Return a folder of complete, short, crashed, empty and resumed runs, and of one without steps."""
     contents = {
         "log-acct.complete_7_0.out": line_forms.nemo2_log(),
@@ -50,18 +47,17 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _run(*arguments: object) -> str:
+def _run(*arguments):
     outcome = CliRunner().invoke(app, ["parse", *map(str, arguments)], catch_exceptions=False)
     assert outcome.exit_code == 0
     return outcome.stdout
 
 
-def _rows(*arguments: object) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(_run(*arguments, "--format", "json"))["logs"]
-    return rows
+def _rows(*arguments):
+    return json.loads(_run(*arguments, "--format", "json"))["logs"]
 
 
-def test_one_row_a_run_with_its_state(logs: Path) -> None:
+def test_one_row_a_run_with_its_state(logs):
     assert _run(logs, "--window", "35:44").startswith(
         "8 runs: 2 complete, 2 incomplete, 3 failed, 1 unknown.\n"
     )
@@ -80,7 +76,7 @@ def test_one_row_a_run_with_its_state(logs: Path) -> None:
     assert all(bool(row["reason"]) == (row["state"] != "complete") for row in rows)
 
 
-def test_a_planned_run_reads_as_the_store_has_it(tmp_path: Path, make_result: Callable[..., Result]) -> None:
+def test_a_planned_run_reads_as_the_store_has_it(tmp_path, make_result):
     """The window and steps come from the run.json beside the log; every number agrees to the last digit."""
     run = make_result(max_steps=20).run
     log = tmp_path / f"log-{run.experiment}.out"
@@ -100,9 +96,7 @@ def test_a_planned_run_reads_as_the_store_has_it(tmp_path: Path, make_result: Ca
     assert other["tokens_per_s"] == measure(moved, read_log(log)).tokens_per_s
 
 
-def test_a_collected_copy_is_named_as_the_log_on_its_cluster(
-    tmp_path: Path, make_result: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_collected_copy_is_named_as_the_log_on_its_cluster(tmp_path, make_result, monkeypatch):
     run, there, home = make_result(max_steps=20).run, tmp_path / "there", tmp_path / "home"
     there.mkdir()
     log = there / f"log-{run.experiment}.out"
@@ -120,14 +114,14 @@ def test_a_collected_copy_is_named_as_the_log_on_its_cluster(
     assert str(home) not in _run(home, "--full-names")
 
 
-def test_a_run_json_of_something_else_is_remarked(logs: Path) -> None:
+def test_a_run_json_of_something_else_is_remarked(logs):
     (logs / "run.json").write_text("{}")
     (row,) = _rows(logs / "log-acct.complete_7_0.out")
     assert row["state"] == "complete"
     assert "cannot be read by this version of steptime" in row["warnings"]
 
 
-def test_csv_and_json_have_the_same_columns_whatever_the_logs_hold(logs: Path) -> None:
+def test_csv_and_json_have_the_same_columns_whatever_the_logs_hold(logs):
     for log in sorted(logs.glob("log*")):
         header, *rows = csv.reader(StringIO(_run(log, "--format", "csv")))
         assert header == [column.name for column in COLUMNS]
@@ -135,7 +129,7 @@ def test_csv_and_json_have_the_same_columns_whatever_the_logs_hold(logs: Path) -
         assert [list(row) for row in _rows(log)] == [[column.name for column in COLUMNS]]
 
 
-def test_names_are_short_in_the_table_unless_asked(logs: Path) -> None:
+def test_names_are_short_in_the_table_unless_asked(logs):
     short = _run(logs)
     assert "complete_7_0" in short
     assert str(logs) not in short
@@ -144,14 +138,14 @@ def test_names_are_short_in_the_table_unless_asked(logs: Path) -> None:
     assert "log-empty.out" in full.replace("\n", "")
 
 
-def test_real_logs_have_their_checkpoint_times() -> None:
+def test_real_logs_have_their_checkpoint_times():
     load, save = (_rows(DATA / f"log-nemo2_cpu_{kind}.out")[0] for kind in ("load", "save"))
     assert load["checkpoint_load_s"] == 0.208
     # A whole number of seconds: it comes from the dates before NeMo's lines.
     assert (save["checkpoint_save_s"], save["checkpoint_blocked_s"]) == (10.0, 0.17)
 
 
-def test_other_kinds_stand_in_tables_of_their_own(tmp_path: Path) -> None:
+def test_other_kinds_stand_in_tables_of_their_own(tmp_path):
     traced = line_forms.nccl_trace(1) + line_forms.nemo2_log()
     for name, content in {"plain": line_forms.nemo2_log(), "traced": traced, "empty": b""}.items():
         (tmp_path / f"log-{name}.out").write_bytes(content)
@@ -164,7 +158,7 @@ def test_other_kinds_stand_in_tables_of_their_own(tmp_path: Path) -> None:
     assert "not for comparison" not in _run(tmp_path / "log-plain.out")
 
 
-def test_what_is_no_performance_run_is_not_compared_with_the_published_time(tmp_path: Path) -> None:
+def test_what_is_no_performance_run_is_not_compared_with_the_published_time(tmp_path):
     (planned,) = plan(parse_request({"workload": "llama3.1", "size": "70b", "gpus": "64"})).runs
     log, plan_file = tmp_path / f"log-{planned.experiment}.out", tmp_path / "run.json"
     end = b'steptime.result {"state": "completed"}\n'
@@ -186,7 +180,7 @@ OLD_RESULTS = "results/24.11/bf16/340b/256/log-nemo_nemotron4_340b_256_1234.out"
 NAMED = "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs{gbs}"
 
 
-def _upstream_log(folder: Path, name: str, *, gbs: int = 256, tail: str = "") -> Path:
+def _upstream_log(folder, name, *, gbs=256, tail=""):
     """Write a log where NeMo-Run leaves it: experiments/NAME/NAME_TIME/NAME/log-ACCOUNT.NAME_JOB_0.out."""
     log = folder / "experiments" / name / f"{name}_1766132151" / name / f"log-acct.{name}_3358926_0.out"
     log.parent.mkdir(parents=True)
@@ -195,7 +189,7 @@ def _upstream_log(folder: Path, name: str, *, gbs: int = 256, tail: str = "") ->
     return log
 
 
-def _config(log: Path, release: str, **model: object) -> None:
+def _config(log, release, **model):
     content = {
         "model_info": {"dtype": "fp8", "scale": 128, "gpu_type": "h100", **model},
         "workload_info": {"gsw_version": release},
@@ -204,7 +198,7 @@ def _config(log: Path, release: str, **model: object) -> None:
     log.parents[1].joinpath("llmb-config_3358926.yaml").write_text(json.dumps(content))
 
 
-def test_results_of_24_11_are_read_with_their_recipe(tmp_path: Path) -> None:
+def test_results_of_24_11_are_read_with_their_recipe(tmp_path):
     log = tmp_path / OLD_RESULTS
     log.parent.mkdir(parents=True)
     log.write_text("".join(line_forms.tqdm(step, total=50, time="3.590") for step in range(50)))
@@ -216,9 +210,7 @@ def test_results_of_24_11_are_read_with_their_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("gbs", "published"), [(384, 15.496), (768, None)])
-def test_an_experiments_name_gives_the_window_and_the_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gbs: int, published: float | None
-) -> None:
+def test_an_experiments_name_gives_the_window_and_the_recipe(tmp_path, monkeypatch, gbs, published):
     """The 25.05 document itself shows a run with another batch size than its table."""
     _upstream_log(tmp_path, NAMED.format(gbs=gbs), gbs=gbs, tail=" | TFLOPS_per_GPU: 5.3e+02")
     monkeypatch.chdir(tmp_path)
@@ -233,7 +225,7 @@ def test_an_experiments_name_gives_the_window_and_the_recipe(
     assert "TFLOPS per GPU as logged are invalid for this model" in row["warnings"]
 
 
-def test_llmb_config_gives_the_window_and_the_recipe(tmp_path: Path) -> None:
+def test_llmb_config_gives_the_window_and_the_recipe(tmp_path):
     log = _upstream_log(tmp_path, "some-name", gbs=384)
     assert _rows(log)[0]["window_from"] == "last step"
     _config(log, "25.05.03", model_name="nemotronh", model_size="56b")
@@ -250,16 +242,14 @@ def test_llmb_config_gives_the_window_and_the_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("release", "window"), [("25.04", "49:49"), ("25.07", "11:44"), ("25.08", "35:44"), ("26.02.01", "35:44")]
 )
-def test_a_release_gives_its_window_though_its_recipe_is_not_known(
-    tmp_path: Path, release: str, window: str
-) -> None:
+def test_a_release_gives_its_window_though_its_recipe_is_not_known(tmp_path, release, window):
     log = _upstream_log(tmp_path, "some-name")
     _config(log, release, model_name="unheard-of", model_size="9b")
     (row,) = _rows(log)
     assert (row["window"], row["workload"], row["tokens_per_s"]) == (window, None, None)
 
 
-def test_a_name_that_several_types_of_gpu_have_gives_no_mfu(tmp_path: Path) -> None:
+def test_a_name_that_several_types_of_gpu_have_gives_no_mfu(tmp_path):
     log = _upstream_log(tmp_path, "pretrain_nemotron4_340b_fp8_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs512", gbs=512)
     (row,) = _rows(log)
     assert (row["workload"], row["window"], row["gpu_type"]) == ("nemotron4-340b-25.12", "35:44", None)
@@ -271,20 +261,20 @@ def test_a_name_that_several_types_of_gpu_have_gives_no_mfu(tmp_path: Path) -> N
     assert _rows(log)[0]["mfu_percent"] is not None
 
 
-def test_a_name_of_no_known_recipe_asks_for_the_window(tmp_path: Path) -> None:
+def test_a_name_of_no_known_recipe_asks_for_the_window(tmp_path):
     log = _upstream_log(tmp_path, "pretrain_llama31_405b_bf16_gpus256_tp4_pp8_cp2_vp8_mbs1_gbs128")
     (row,) = _rows(log)
     assert (row["workload"], row["window"]) == (None, "49:49")
     assert "give --window" in row["warnings"]
 
 
-def test_a_profile_is_told_by_its_configuration_or_its_name(tmp_path: Path) -> None:
+def test_a_profile_is_told_by_its_configuration_or_its_name(tmp_path):
     log = _upstream_log(tmp_path, "pretrain_llama3.1_8b_bf16_8_nsys")
     assert _rows(log)[0]["mode"] == "profile"
 
 
 @pytest.mark.parametrize(("gpus", "gbs"), [(32, 64), (64, 64), (128, 128)])
-def test_the_405b_proxies_have_the_documents_name(tmp_path: Path, gpus: int, gbs: int) -> None:
+def test_the_405b_proxies_have_the_documents_name(tmp_path, gpus, gbs):
     log = _upstream_log(tmp_path, f"pretrain_llama3.1_405b_bf16_{gpus}", gbs=gbs)
     (row,) = _rows(log)
     assert (row["workload"], row["size"], row["gpus"]) == ("llama3.1-25.04", "405b-proxy", gpus)
@@ -301,14 +291,14 @@ def test_the_405b_proxies_have_the_documents_name(tmp_path: Path, gpus: int, gbs
         (NAMED.format(gbs=384).replace("pretrain_", "pretraining_"), "nemotron-h-25.05", "11:44"),
     ],
 )
-def test_names_that_documents_use_in_prose(tmp_path: Path, name: str, workload: str, window: str) -> None:
+def test_names_that_documents_use_in_prose(tmp_path, name, workload, window):
     log = _upstream_log(tmp_path, name)
     (row,) = _rows(log)
     assert (row["workload"], row["window"]) == (workload, window)
 
 
 @pytest.mark.parametrize("name", ["log.out", "slurm-77.out"])
-def test_a_folder_of_24_11_shows_the_recipe_whatever_its_log_is_called(tmp_path: Path, name: str) -> None:
+def test_a_folder_of_24_11_shows_the_recipe_whatever_its_log_is_called(tmp_path, name):
     log = tmp_path / "results/24.11.1/fp8/340b/128" / name
     log.parent.mkdir(parents=True)
     log.write_text("".join(line_forms.tqdm(step, total=50, time="3.590") for step in range(50)))
@@ -316,7 +306,7 @@ def test_a_folder_of_24_11_shows_the_recipe_whatever_its_log_is_called(tmp_path:
     assert (row["workload"], row["gpus"], row["dtype"]) == ("nemotron4-340b-24.11", 128, "fp8")
 
 
-def test_a_short_trace_is_measured_at_its_last_step(tmp_path: Path) -> None:
+def test_a_short_trace_is_measured_at_its_last_step(tmp_path):
     log = _upstream_log(tmp_path, f"{NAMED.format(gbs=384)}_nccltrace", gbs=384)
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]).replace("/49", "/4"))
     (row,) = _rows(log)
@@ -324,7 +314,7 @@ def test_a_short_trace_is_measured_at_its_last_step(tmp_path: Path) -> None:
     assert row["state"] == "complete"
 
 
-def test_a_broken_configuration_is_none(tmp_path: Path) -> None:
+def test_a_broken_configuration_is_none(tmp_path):
     log = _upstream_log(tmp_path, "some-name")
     for content in (
         "[",
@@ -337,7 +327,7 @@ def test_a_broken_configuration_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["stdout.txt", "train.log", "slurm-17.out", "x/y/stdout.txt.gz"])
-def test_a_folder_with_one_plausible_log(tmp_path: Path, name: str) -> None:
+def test_a_folder_with_one_plausible_log(tmp_path, name):
     log = tmp_path / name
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(gzip.compress(line_forms.nemo2_log()) if name.endswith(".gz") else line_forms.nemo2_log())
@@ -362,9 +352,7 @@ def test_a_folder_with_one_plausible_log(tmp_path: Path, name: str) -> None:
         ),
     ],
 )
-def test_logs_of_several_nodes_are_one_run_and_no_requeue(
-    tmp_path: Path, first: bytes, second: bytes
-) -> None:
+def test_logs_of_several_nodes_are_one_run_and_no_requeue(tmp_path, first, second):
     """In Slurm's file names `%n` numbers nodes in the same way as a log's restarts are numbered."""
     for node, content in enumerate((first, second)):
         (tmp_path / f"log-x_123_{node}.out").write_bytes(content)
@@ -379,7 +367,7 @@ def test_logs_of_several_nodes_are_one_run_and_no_requeue(
     assert "earlier attempt" not in row["warnings"]
 
 
-def test_the_log_with_steps_is_that_of_the_run_whichever_node_wrote_it(tmp_path: Path) -> None:
+def test_the_log_with_steps_is_that_of_the_run_whichever_node_wrote_it(tmp_path):
     (tmp_path / "log-x_123_0.out").write_bytes(
         b"8: loading\n9: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     )
@@ -390,7 +378,7 @@ def test_the_log_with_steps_is_that_of_the_run_whichever_node_wrote_it(tmp_path:
     assert "out of memory" in row["reason"]
 
 
-def test_a_requeued_job_is_one_run_though_its_log_begins_with_an_older_date(tmp_path: Path) -> None:
+def test_a_requeued_job_is_one_run_though_its_log_begins_with_an_older_date(tmp_path):
     built = b"image built 2025-01-01 00:00:00\n"
     for attempt, steps in enumerate((range(20), range(20, 50))):
         date = b"[NeMo I 2026-05-1%d 10:00:00 x:1] loading\n" % attempt
@@ -401,7 +389,7 @@ def test_a_requeued_job_is_one_run_though_its_log_begins_with_an_older_date(tmp_
 
 
 @pytest.mark.long
-def test_large_logs_are_read_by_several_processes_in_their_order(tmp_path: Path) -> None:
+def test_large_logs_are_read_by_several_processes_in_their_order(tmp_path):
     noise = b"".join(map(line_forms.nccl_trace, range(20_000)))
     for number, steps in enumerate((50, 48, 50)):
         (tmp_path / f"log-{number}.out").write_bytes(noise + line_forms.nemo2_log(range(steps)))

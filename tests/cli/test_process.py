@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,17 +16,17 @@ pytestmark = pytest.mark.service
 
 
 @pytest.fixture
-def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:
+def start(here):
     """Return a function that starts the real program, for what only a separate process can show."""
 
-    def _start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    def _start(*arguments, **options):
         program = Path(sys.executable).with_name("steptime")
         return subprocess.Popen([program, *arguments], stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
 
     return _start
 
 
-def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_a_reader_that_goes_away(start):
     reading, writing = os.pipe()
     os.close(reading)
     process = start("recipes", "--format", "csv", stdout=writing)
@@ -37,7 +36,7 @@ def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]]) 
 
 
 @pytest.mark.parametrize("closed", [(1,), (1, 2), (2,)])
-def test_closed_outputs(closed: tuple[int, ...], here: Path) -> None:
+def test_closed_outputs(closed, here):
     close = " ".join(f"{number}>&-" for number in closed)
     program = Path(sys.executable).with_name("steptime")
     done = subprocess.run(
@@ -53,9 +52,7 @@ def test_closed_outputs(closed: tuple[int, ...], here: Path) -> None:
         assert (done.returncode, done.stdout.count(b",") > 100) == (0, True)
 
 
-def test_an_import_that_is_terminated_leaves_nothing(
-    start: Callable[..., subprocess.Popen[bytes]], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_that_is_terminated_leaves_nothing(start, here, monkeypatch):
     home = here / "home"
     monkeypatch.setenv("STEPTIME_HOME", str(home))
     log = tarfile.TarInfo("log.out")
@@ -97,20 +94,20 @@ cli.main()
     ("number", "code", "said"),
     [(signal.SIGTERM, -signal.SIGTERM, b""), (signal.SIGINT, 2, b"steptime: stopped.\n")],
 )
-def test_a_signal_while_json_is_written_is_no_fault(number: int, code: int, said: bytes, here: Path) -> None:
+def test_a_signal_while_json_is_written_is_no_fault(number, code, said, here):
     command = [sys.executable, "-c", WRITES_JSON, str(int(number))]
     done = subprocess.run(command, cwd=here, capture_output=True, timeout=50, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", said)
 
 
-def test_a_full_disk(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_a_full_disk(start):
     with Path("/dev/full").open("wb") as full:
         process = start("recipes", "--format", "csv", stdout=full)
         assert process.communicate(timeout=60)[1] == b"steptime: cannot go on: No space left on device.\n"
     assert process.returncode == 2
 
 
-def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_a_terminal_without_unicode_and_without_colour(start):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
     process = start("plan", "llama3.1", "--gpus", "2", stdout=subprocess.PIPE, env=environment)
     printed, complaints = process.communicate(timeout=60)
@@ -118,7 +115,7 @@ def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subp
     assert rb"tiny\xb7fp32\xb72" in printed
 
 
-def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
+def test_ctrl_c(start, here):
     with (here / "log.out").open("wb") as log:
         log.truncate(2 << 30)  # takes ten seconds to read
     former = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
@@ -131,7 +128,7 @@ def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> No
     assert process.returncode == 130
 
 
-def test_the_program_starts_without_imports_that_take_seconds(here: Path) -> None:
+def test_the_program_starts_without_imports_that_take_seconds(here):
     run = "import sys; from steptime.cli import _run; code = _run(); print(*sys.modules, file=sys.stderr)"
     ended = subprocess.run(
         [sys.executable, "-c", f"{run}; sys.exit(code)", "--help"],

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 from printed_tables import configuration_rows, imported, times, workloads_on
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from steptime.cli import app, plan, recipes
 from steptime.recipes.request import sections
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
-def call(*arguments: str) -> Result:
+def call(*arguments):
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
-def test_every_row_that_runs() -> None:
+def test_every_row_that_runs():
     rows = json.loads(call("recipes", "--format", "json").stdout)["recipes"]
     tiny = [row for row in rows if row["size"] == "tiny"]
     assert {row["recipe"] for row in tiny} == set(workloads_on("cpu"))
@@ -38,7 +38,7 @@ def test_every_row_that_runs() -> None:
     assert (row["vp"], row["window"], row["time_limit"]) == (12, "last", "00:30:00")
 
 
-def test_how_runs_are_launched_is_listed_with_sources() -> None:
+def test_how_runs_are_launched_is_listed_with_sources():
     rows = list(csv.DictReader(StringIO(call("recipes", "--launch", "--format", "csv").stdout)))
     on_gpus = {
         name for name in list_workloads() if set(load_workload(name).gpu_types) != {"cpu"} and not times(name)
@@ -52,13 +52,13 @@ def test_how_runs_are_launched_is_listed_with_sources() -> None:
 
 
 @pytest.fixture
-def no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_history(tmp_path, monkeypatch):
     """Use an empty store, in which nothing has run."""
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")
 
 
 @pytest.mark.usefixtures("no_history")
-def test_plan_shows_runs_and_what_they_cost() -> None:
+def test_plan_shows_runs_and_what_they_cost():
     shown = call("plan", "llama3.1", "--checkpoint")
     assert "llama3.1-25.04 tiny (3.67m parameters), fp32 on cpu, weak scaling" in shown.stdout
     assert "tiny·fp32·2·checkpoint load" in shown.stdout
@@ -70,7 +70,7 @@ def test_plan_shows_runs_and_what_they_cost() -> None:
 
 
 @pytest.mark.usefixtures("no_history")
-def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
+def test_plan_as_csv_keeps_the_note_out_of_the_data():
     shown = call("plan", "llama3.1", "--size", "8b", "--gpus", "8-128", "--format", "csv")
     rows = list(csv.DictReader(StringIO(shown.stdout)))
     assert [(row["gpus"], row["gbs"], row["gpu_hours_max"]) for row in rows] == [
@@ -90,7 +90,7 @@ def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
     )
 
 
-def test_plan_shows_the_job_scripts() -> None:
+def test_plan_shows_the_job_scripts():
     shown = call("plan", "llama3.1", "--gpus", "2", "--show-script", "--env", "A=b=c")
     assert "\n  A=b=c \\\n" in shown.stdout
     assert "# ---- tiny·fp32·2: job script ----\n#!" in shown.stdout
@@ -103,7 +103,7 @@ def test_plan_shows_the_job_scripts() -> None:
     assert (row["image"], Path(row["log_path"]).suffix) == (None, ".out")
 
 
-def test_all_flags_of_a_plan() -> None:
+def test_all_flags_of_a_plan():
     (row,) = json.loads(
         call(
             *("plan", "llama3.1", "--size", "tiny", "--dtype", "fp32", "--gpu-type", "cpu", "--gpus", "2"),
@@ -115,15 +115,15 @@ def test_all_flags_of_a_plan() -> None:
     assert (row["steps"], row["window"], row["time_limit"]) == (30, "5:29", "00:05:00")
 
 
-def test_a_dry_run_shows_the_plan_and_needs_no_airflow() -> None:
+def test_a_dry_run_shows_the_plan_and_needs_no_airflow():
     request = ("llama3.1", "--gpus", "1,2", "--format", "csv")
     assert call("run", *request, "--dry-run").stdout == call("plan", *request).stdout
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_has_the_panels_of_the_trigger_form(command, monkeypatch):
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
-    panels: dict[str, list[str]] = {}
+    panels = {}
     for line in call(command, "--help").stdout.splitlines():
         if begins := re.match(r"╭─ (.+?) ─", line):
             panels[begins[1]] = []
@@ -146,6 +146,6 @@ def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pyte
         if line.startswith("steptime ") and line != "steptime recipes"  # the table takes seconds
     ],
 )
-def test_every_example_works(line: str) -> None:
+def test_every_example_works(line):
     arguments = line.partition(">")[0].split()[1:]
     assert call(*arguments).exit_code == 0

@@ -6,35 +6,31 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable
 from datetime import datetime
 from io import StringIO
-from pathlib import Path
 
 import pytest
 import stored
 from called import refusal
 from typer.testing import CliRunner
-from typer.testing import Result as Shown
 
 from steptime.cli import app, output, results
 from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.recipes.models import Mode
 from steptime.store.columns import CHOICES, COLUMNS, ELEMENTS
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 DAY_S = 86_400.0
 
 
 @pytest.fixture(autouse=True)
-def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_store(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")
 
 
 @pytest.fixture(scope="module")
-def filled(make_result: MakeResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled(make_result, tmp_path_factory):
     """Return the file of a store with two scales, a checkpoint save of three days ago, and a rejected run."""
     path = tmp_path_factory.mktemp("filled") / "steptime.db"
     now = time.time()
@@ -48,23 +44,21 @@ def filled(make_result: MakeResult, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def filled_store(filled: Path, tmp_path: Path) -> None:
+def filled_store(filled, tmp_path):
     """Copy the filled store to where the test's commands read it."""
     (tmp_path / "store").mkdir()
     shutil.copy(filled, tmp_path / "store" / "steptime.db")
 
 
-def call(*arguments: str) -> Shown:
+def call(*arguments):
     return CliRunner().invoke(app, ["results", *arguments], catch_exceptions=False)
 
 
-def jobs(*arguments: str) -> list[str]:
+def jobs(*arguments):
     return [row["job_name"] for row in json.loads(call("--format", "json", *arguments).stdout)["results"]]
 
 
-def test_a_store_that_does_not_exist_is_an_error_that_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_does_not_exist_is_an_error_that_names_it(tmp_path, capsys):
     said = refusal(capsys, "results", "--format", "csv")
 
     assert f"no metrics store at {tmp_path / 'store' / 'steptime.db'}: " in said
@@ -72,7 +66,7 @@ def test_a_store_that_does_not_exist_is_an_error_that_names_it(
     assert not (tmp_path / "store").exists(), "looking makes nothing"
 
 
-def test_an_empty_store_says_how_to_make_a_first_result() -> None:
+def test_an_empty_store_says_how_to_make_a_first_result():
     assert Store().count() == 0
     shown = call()
 
@@ -85,7 +79,7 @@ def test_an_empty_store_says_how_to_make_a_first_result() -> None:
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_the_table_shows_what_runs_are_compared_by() -> None:
+def test_the_table_shows_what_runs_are_compared_by():
     shown = call("--wide").stdout
 
     assert "efficiency relative to 1 GPU" in shown
@@ -95,7 +89,7 @@ def test_the_table_shows_what_runs_are_compared_by() -> None:
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_a_long_table_has_the_newest_runs_and_says_how_to_list_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_table_has_the_newest_runs_and_says_how_to_list_all(monkeypatch):
     monkeypatch.setattr(results, "_NEWEST", 3)
     assert "newest" not in call("--wide").stdout, "all three are there"
     monkeypatch.setattr(results, "_NEWEST", 2)
@@ -109,7 +103,7 @@ def test_a_long_table_has_the_newest_runs_and_says_how_to_list_all(monkeypatch: 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("filled_store")
-def test_a_narrow_terminal_hides_whole_columns_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_hides_whole_columns_and_says_so(monkeypatch):
     everything = call("--wide").stdout
     headings = ("GPUs", "step time, s", "tokens/s/GPU", "GBS", "submitted")
     assert all(heading in everything for heading in headings), "it is as wide as it gets"
@@ -127,7 +121,7 @@ def test_a_narrow_terminal_hides_whole_columns_and_says_so(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_rejected_runs_are_listed_on_request_with_the_reason() -> None:
+def test_rejected_runs_are_listed_on_request_with_the_reason():
     shown = call("--all", "--full-names").stdout
 
     assert shown.startswith("4 runs, 1 rejected · ")
@@ -137,7 +131,7 @@ def test_rejected_runs_are_listed_on_request_with_the_reason() -> None:
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
+def test_csv_and_json_have_every_column_to_the_last_digit():
     rows = json.loads(call("--format", "json").stdout)["results"]
     printed = list(csv.DictReader(StringIO(call("--format", "csv").stdout)))
 
@@ -174,11 +168,11 @@ def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
         (["--node", "local"], []),
     ],
 )
-def test_filters(arguments: list[str], expected: list[str]) -> None:
+def test_filters(arguments, expected):
     assert jobs(*arguments) == expected
 
 
-def test_a_family_means_its_default_release_if_that_ran_else_the_newest(make_result: MakeResult) -> None:
+def test_a_family_means_its_default_release_if_that_ran_else_the_newest(make_result):
     """The default release of llama3.1 is 25.04, and no file here has acme."""
     for workload in ("llama3.1-26.06", "llama3.1-26.08", "acme-1.0", "acme-2.0", "llama3.1-25.04"):
         plain = make_result(workload).run
@@ -190,13 +184,13 @@ def test_a_family_means_its_default_release_if_that_ran_else_the_newest(make_res
     assert jobs("--workload", "acme") == ["acme-2.0"]
 
 
-def test_every_filter_of_the_page_is_a_flag() -> None:
+def test_every_filter_of_the_page_is_a_flag():
     flags = call("--help").stdout
     for name in (*CHOICES, *ELEMENTS, "search", "since", "dag", "dag_run"):
         assert f"--{name.replace('_', '-')} " in flags
 
 
-def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) -> None:
+def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result):
     for name in ("cell", "other"):
         result = make_result(name)
         told = {"dag_id": "steptime_sweep", "dag_run_id": f"week-{name}", "sweep": "weekly"}
@@ -211,19 +205,19 @@ def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) 
 
 @pytest.mark.usefixtures("filled_store")
 @pytest.mark.parametrize(("named", "job"), [("tw", "two"), ("two", "two"), ("last", "bad"), ("sa", "saved")])
-def test_a_run_is_named_by_its_beginning_or_as_the_last(named: str, job: str) -> None:
+def test_a_run_is_named_by_its_beginning_or_as_the_last(named, job):
     assert json.loads(call("show", named, "--format", "json").stdout)["result"]["job_name"] == job
     assert json.loads(call("show", named, "--record").stdout)["job"]["name"] == job
 
 
-def test_last_of_a_store_without_runs_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_of_a_store_without_runs_says_what_to_do(capsys):
     Store().results()  # creates an empty store
     told = "there is no run 'last' in the metrics store: `steptime results --all"
     assert told in refusal(capsys, "results", "show", "last")
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_nothing_found_is_said() -> None:
+def test_nothing_found_is_said():
     shown = call("--since", "2030-01-01")
 
     assert (shown.exit_code, shown.stdout) == (0, "")
@@ -265,14 +259,12 @@ def test_nothing_found_is_said() -> None:
         (["--gpus", "3"], "unknown gpus '3' of the stored results: did you mean '2'? Valid are: 1, 2, 4."),
     ],
 )
-def test_a_wrong_value_is_answered_with_the_valid_ones(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_value_is_answered_with_the_valid_ones(arguments, sentence, capsys):
     assert sentence in refusal(capsys, "results", *arguments)
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
+def test_show_tells_what_is_needed_to_repeat_a_run():
     shown = call("show", "two").stdout
 
     for text in (
@@ -293,14 +285,14 @@ def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
     assert "failed" not in shown
 
 
-def test_show_has_the_lines_of_the_log_around_the_cause(make_result: MakeResult) -> None:
+def test_show_has_the_lines_of_the_log_around_the_cause(make_result):
     result = make_result("lost")
     log = result.log.model_copy(update={"excerpt": "before it\nCUDA out of memory"})
     stored.write(Store(), result.model_copy(update={"log": log}))
     assert "# ---- log excerpt ----\nbefore it\nCUDA out of memory\n" in call("show", "lost").stdout
 
 
-def test_show_tells_how_ranks_were_started_and_what_the_nodes_told(make_result: MakeResult) -> None:
+def test_show_tells_how_ranks_were_started_and_what_the_nodes_told(make_result):
     node = {"node": "n1", "faults": [], "matmul_tflops": 650.25}
     bad = {"node": "n2", "faults": ["it burns", "it smells"], "matmul_tflops": None}
     together = {"bus_gb_per_s": 360.5}
@@ -320,7 +312,7 @@ def test_show_tells_how_ranks_were_started_and_what_the_nodes_told(make_result: 
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_show_as_json_is_whole() -> None:
+def test_show_as_json_is_whole():
     whole = json.loads(call("show", "saved", "--format", "json").stdout)
 
     assert whole["result"]["checkpoint_save_s"] == 0.946
@@ -333,7 +325,7 @@ def test_show_as_json_is_whole() -> None:
 
 
 @pytest.mark.usefixtures("filled_store")
-def test_show_prints_the_record_as_it_is_stored() -> None:
+def test_show_prints_the_record_as_it_is_stored():
     printed = call("show", "two", "--record").stdout
 
     sha256 = hashlib.sha256(printed.encode()).hexdigest()
@@ -342,7 +334,7 @@ def test_show_prints_the_record_as_it_is_stored() -> None:
     assert sha256 in shown
 
 
-def test_two_sets_of_runs_are_compared(make_result: MakeResult) -> None:
+def test_two_sets_of_runs_are_compared(make_result):
     for gpus in (1, 2, 4, 8, 16, 32):
         for number in range(3):
             for algorithm, level in (("Tree", 1.0), ("Ring", 1.1)):
@@ -376,7 +368,7 @@ def test_two_sets_of_runs_are_compared(make_result: MakeResult) -> None:
         (["one", "two", "--b", "gpus=1"], "RUN RUN and --a, --b or --by exclude each other"),
     ],
 )
-def test_sets_that_cannot_be_compared_are_refused(arguments: list[str], complaint: str) -> None:
+def test_sets_that_cannot_be_compared_are_refused(arguments, complaint):
     refused = CliRunner().invoke(app, ["results", "compare", *arguments])
     assert refused.exit_code == 1
     assert complaint in str(refused.exception) + refused.output

@@ -3,14 +3,12 @@
 import asyncio
 import json
 import webbrowser
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from steptime.cli import app, service
-from steptime.clusters.base import Job, JobSpec
+from steptime.clusters.base import JobSpec
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.service import standalone
@@ -20,12 +18,12 @@ runner = CliRunner()
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     return tmp_path
 
 
-def test_status_where_nothing_runs() -> None:
+def test_status_where_nothing_runs():
     result = runner.invoke(app, ["status"])
     assert (result.exit_code, result.stdout) == (2, "Airflow is not running: start it with 'steptime up'\n")
     result = runner.invoke(app, ["status", "--format", "json"])
@@ -35,12 +33,12 @@ def test_status_where_nothing_runs() -> None:
     assert runner.invoke(app, ["status", "--format", "csv"]).stdout == "component,health,restarts\n"
 
 
-def test_down_where_nothing_runs() -> None:
+def test_down_where_nothing_runs():
     result = runner.invoke(app, ["down"])
     assert (result.exit_code, result.stdout) == (0, "Airflow was not running\n")
 
 
-async def _submit(home: Path) -> tuple[LocalCluster, Job]:
+async def _submit(home):
     config = load_cluster("local")
     assert isinstance(config, LocalConfig)
     cluster = LocalCluster(config)
@@ -57,7 +55,7 @@ async def _submit(home: Path) -> tuple[LocalCluster, Job]:
 
 
 @pytest.mark.long
-def test_down_names_the_jobs_that_go_on_and_ends_them_when_asked(home: Path) -> None:
+def test_down_names_the_jobs_that_go_on_and_ends_them_when_asked(home):
     cluster, job = asyncio.run(_submit(home))
     try:
         said = runner.invoke(app, ["down"]).stdout
@@ -85,7 +83,7 @@ RUNNING = AirflowStatus(
 )
 
 
-def test_status_tells_all_of_a_running_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_tells_all_of_a_running_airflow(monkeypatch):
     monkeypatch.setattr(standalone, "status", lambda: RUNNING)
     result = runner.invoke(app, ["status"])
     assert (result.exit_code, result.stderr) == (2, "steptime: Airflow cannot read mine.py: no module\n")
@@ -107,12 +105,10 @@ def test_status_tells_all_of_a_running_airflow(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("ran_already", "how"), [(True, "runs already"), (False, "is ready after 0 s")])
-def test_up_passes_its_options_on_and_tells_the_way_in(
-    home: Path, monkeypatch: pytest.MonkeyPatch, ran_already: bool, how: str
-) -> None:
-    asked: dict[str, Any] = {}
+def test_up_passes_its_options_on_and_tells_the_way_in(home, monkeypatch, ran_already, how):
+    asked = {}
 
-    def start(_announce: object, **options: Any) -> tuple[AirflowStatus, bool]:
+    def start(_announce, **options):
         asked.update(options)
         return RUNNING, ran_already
 
@@ -136,13 +132,11 @@ def test_up_passes_its_options_on_and_tells_the_way_in(
 @pytest.mark.parametrize(
     ("screen", "opens", "said"), [(":0", True, ""), (":0", False, "no browser"), ("", True, "")]
 )
-def test_open_prints_the_page_and_opens_it_where_there_is_a_screen(
-    monkeypatch: pytest.MonkeyPatch, screen: str, opens: bool, said: str
-) -> None:
+def test_open_prints_the_page_and_opens_it_where_there_is_a_screen(monkeypatch, screen, opens, said):
     monkeypatch.setattr(standalone, "status", lambda: RUNNING)
     monkeypatch.setenv("DISPLAY", screen)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    opened: list[str] = []
+    opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or opens)
     result = runner.invoke(app, ["open"])
     page = "http://127.0.0.1:8081/plugin/step-times"

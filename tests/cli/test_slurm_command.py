@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from called import steptime
-from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -17,12 +16,12 @@ runner = CliRunner()
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     return tmp_path
 
 
-def test_status_where_nothing_runs() -> None:
+def test_status_where_nothing_runs():
     result = runner.invoke(app, ["slurm", "status"])
     assert (result.exit_code, result.stdout) == (
         2,
@@ -35,7 +34,7 @@ def test_status_where_nothing_runs() -> None:
     assert runner.invoke(app, ["slurm", "status", "--format", "csv"]).stdout == "daemon,state,port\n"
 
 
-def test_status_tells_all_of_a_slurm_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_tells_all_of_a_slurm_that_runs(monkeypatch):
     running = SlurmStatus(
         running=True,
         healthy=False,
@@ -61,15 +60,13 @@ def test_status_tells_all_of_a_slurm_that_runs(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_down_where_nothing_runs(home: Path) -> None:
+def test_down_where_nothing_runs(home):
     result = runner.invoke(app, ["slurm", "down", "--purge"])
     assert (result.exit_code, result.stdout) == (0, "Slurm was not running\n")
     assert list(home.iterdir()) == [], "nothing was made in order to be stopped"
 
 
-def test_missing_packages_are_a_matter_of_the_system(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_packages_are_a_matter_of_the_system(home, monkeypatch, capsys):
     monkeypatch.setattr(layout, "search_path", lambda: str(home / "empty"))
     assert steptime("slurm", "up") == 2
     said = capsys.readouterr().err
@@ -78,9 +75,7 @@ def test_missing_packages_are_a_matter_of_the_system(
 
 
 @pytest.mark.slurm
-def test_up_tells_how_to_log_in_and_lets_airflow_know(
-    mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_tells_how_to_log_in_and_lets_airflow_know(mini_slurm, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(mini_slurm.home))
     result = runner.invoke(app, ["slurm", "up"])
     assert result.exit_code == 0, result.stderr

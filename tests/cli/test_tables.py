@@ -25,20 +25,20 @@ COMMANDS = [
 HINT = re.compile(r"^(?:1 column|(\d+) columns) hidden: (.+); --wide shows (?:it|them)$", re.MULTILINE)
 
 
-def printed(command: str) -> str:
+def printed(command):
     shown = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert shown.exit_code in (0, 1)
     return shown.stdout
 
 
-def table_of(text: str) -> list[str]:
+def table_of(text):
     """Return the lines of the tables, without titles and what stands below."""
     return [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│└")]
 
 
-def headings(text: str) -> list[list[str]]:
+def headings(text):
     """Return the column headings of each table, each joined to one line."""
-    heads: list[list[list[str]]] = []
+    heads = []
     for line in table_of(text):
         if line.startswith("┏"):
             heads.append([])
@@ -47,7 +47,7 @@ def headings(text: str) -> list[list[str]]:
     return [[" ".join(" ".join(column).split()) for column in zip(*lines, strict=True)] for lines in heads]
 
 
-def hidden_columns(text: str) -> list[str]:
+def hidden_columns(text):
     """Return the columns that lines below the tables name as hidden."""
     hidden = []
     for count, names in HINT.findall(text):
@@ -57,9 +57,7 @@ def hidden_columns(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_does_not_fit_is_hidden_whole_and_named(
-    command: str, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_is_hidden_whole_and_named(command, here, monkeypatch):
     monkeypatch.setattr(output, "terminal_width", lambda: 1000)
     everything = headings(printed(command))
     for width in (80, 60):
@@ -76,7 +74,7 @@ def test_what_does_not_fit_is_hidden_whole_and_named(
     assert headings(printed(f"{command} --wide")) == everything
 
 
-def test_a_plan_keeps_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_keeps_what_it_costs(monkeypatch):
     monkeypatch.setattr(output, "terminal_width", lambda: 60)
     shown = printed("plan llama3.1 --size 8b --gpus 8-128")
     assert shown.startswith("5 jobs, at most ")
@@ -84,7 +82,7 @@ def test_a_plan_keeps_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GPU-hours ≤" in head
 
 
-def test_output_to_a_pipe_is_plain_columns() -> None:
+def test_output_to_a_pipe_is_plain_columns():
     *_, head = (rows := printed("plan llama3.1 --size 8b --gpus 8-128").splitlines())[:4]
     position = head.index("gbs") - 1
     assert [line[position : position + 4].strip() for line in rows[4:9]] == [
@@ -98,16 +96,14 @@ def test_output_to_a_pipe_is_plain_columns() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_output_to_a_pipe_has_at_most_120_columns(command: str, here: Path) -> None:
+def test_output_to_a_pipe_has_at_most_120_columns(command, here):
     """Titles and sentences may be longer. What is hidden is named on stderr."""
     shown = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert max(len(line) for line in shown.stdout.splitlines() if "  " in line) <= 120
     assert "hidden" not in shown.stdout
 
 
-def test_dates_and_other_short_cells_stay_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dates_and_other_short_cells_stay_in_one_line(monkeypatch, capsys):
     row = {"when": "2026-11-24 03:49", "verdict": "insufficient history", "changed": "NCCL_ALGO to Ring"}
     for width, changed in ((63, " NCCL_ALGO to Ring │"), (62, "")):
         monkeypatch.setattr(output, "terminal_width", lambda width=width: width)
@@ -117,9 +113,7 @@ def test_dates_and_other_short_cells_stay_in_one_line(
         assert hidden.strip() == ("" if changed else "1 column hidden: changed; --wide shows it")
 
 
-def test_a_terminal_too_narrow_for_short_cells_breaks_them_between_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_too_narrow_for_short_cells_breaks_them_between_words(monkeypatch, capsys):
     monkeypatch.setattr(output, "terminal_width", lambda: 18)
     output.show([{"when": "2026-11-24 03:49"}], output.Format.TABLE, called="rows", wide=False)
     shown = capsys.readouterr().out
@@ -127,7 +121,7 @@ def test_a_terminal_too_narrow_for_short_cells_breaks_them_between_words(
     assert "│ 2026-11-24     │\n│ 03:49" in shown
 
 
-def test_numbers_of_a_column_have_equal_decimals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_of_a_column_have_equal_decimals(capsys):
     rows = [{"hours": 0.16667}, {"hours": 4.0}, {"hours": 12_345.5}, {"hours": None}]
     output.show(rows, output.Format.TABLE, called="rows")
     assert capsys.readouterr().out.splitlines() == [
@@ -139,19 +133,19 @@ def test_numbers_of_a_column_have_equal_decimals(capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_columns_are_aligned_beside_names_in_any_script(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_aligned_beside_names_in_any_script(capsys):
     rows = [{"note": "東京", "at": "x"}, {"note": "Kassel", "at": "y"}, {"note": "ö", "at": "z"}]
     output.show(rows, output.Format.TABLE, called="rows")
     assert capsys.readouterr().out.splitlines() == ["note    at", "東京    x", "Kassel  y", "ö       z"]
 
 
-def test_what_is_no_number_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_number_stands_as_it_is(capsys):
     output.show([{"value": 0.5}, {"value": "auto"}, {"value": True}], output.Format.TABLE, called="rows")
     assert capsys.readouterr().out.split() == ["value", "0.5", "auto", "True"]
 
 
 @pytest.mark.long
-def test_a_real_terminal_of_70_columns(here: Path) -> None:
+def test_a_real_terminal_of_70_columns(here):
     """The program runs in a process of its own, which learns its width from the terminal alone."""
     controller, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 70))
@@ -174,6 +168,6 @@ def test_a_real_terminal_of_70_columns(here: Path) -> None:
     assert HINT.search("\n".join(lines))
 
 
-def test_a_phase_stays_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_phase_stays_one_line_in_a_pipe(capsys):
     Phases().report(f"looking at {'/a/long/path' * 20}")
     assert capsys.readouterr().err == f"   0 s  looking at {'/a/long/path' * 20}\n"

@@ -2,21 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
-from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
-from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.base import JobSpec
+from steptime.clusters.connections import Connection
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.runai import cluster as runai_backend
-from steptime.clusters.runai.cluster import RunaiCluster, RunaiConfig
+from steptime.clusters.runai.cluster import RunaiConfig
 from steptime.clusters.slurm import cluster as slurm_backend
-from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig
+from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.mini_slurm import service
 
 from .ssh_site import log_in, site, way, way_of_module
@@ -28,38 +26,31 @@ DEADLINE_S = 150
 """Only a failing test reaches it: everything here takes well under a second on an idle machine."""
 
 
-MakeSpec = Callable[..., JobSpec]
-MakeLocalConfig = Callable[..., LocalConfig]
-MakeRunaiConfig = Callable[..., RunaiConfig]
 MakeSlurmConfig = Callable[..., SlurmConfig]
-RunaiWith = Callable[..., RunaiCluster]
 
 
 class GatedJob:
     """A job that runs until the test lets it go on."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec):
         self.spec = spec
         self.folder = Path(spec.directory)
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         """Return the process id of the script, or 0 before it runs."""
         file = self.folder / "pid"
         return int(file.read_text() or 0) if file.exists() else 0
 
-    def let_go(self) -> None:
+    def let_go(self):
         (self.folder / "go").touch()
 
 
-MakeGated = Callable[..., GatedJob]
-
-
 @pytest.fixture
-def make_spec(tmp_path: Path) -> MakeSpec:
+def make_spec(tmp_path):
     """Return a function that describes a small job with a folder of its own."""
 
-    def make(name: str, script: str, **fields: Any) -> JobSpec:
+    def make(name, script, **fields):
         directory = tmp_path / "experiments" / name
         slots = fields.get("slots", 1)  # half of node1 for each in a Slurm job
         options = f"#SBATCH --nodelist=node1 --gres=gpu:{4 * slots}"
@@ -75,10 +66,10 @@ def make_spec(tmp_path: Path) -> MakeSpec:
 
 
 @pytest.fixture
-def make_gated(make_spec: MakeSpec) -> MakeGated:
+def make_gated(make_spec):
     """Return a function that describes a job which runs until it is let go, after the commands `first`."""
 
-    def make(name: str, first: str = "", **fields: Any) -> GatedJob:
+    def make(name, first="", **fields):
         script = f"{first}\necho $$ > pid\nwhile test ! -e go; do sleep 0.02; done"
         return GatedJob(make_spec(name, script, **fields))
 
@@ -86,10 +77,10 @@ def make_gated(make_spec: MakeSpec) -> MakeGated:
 
 
 @pytest.fixture
-def make_config(tmp_path: Path) -> MakeLocalConfig:
+def make_config(tmp_path):
     """Return a function that configures a local cluster of two slots in this test's folder."""
 
-    def make(**fields: object) -> LocalConfig:
+    def make(**fields):
         defaults = {
             "name": "here",
             "kind": "local",
@@ -105,7 +96,7 @@ def make_config(tmp_path: Path) -> MakeLocalConfig:
 
 
 @pytest.fixture
-async def local(make_config: MakeLocalConfig) -> AsyncIterator[LocalCluster]:
+async def local(make_config):
     """Yield a local cluster of two slots; jobs that a failing test leaves are ended."""
     async with LocalCluster(make_config()) as cluster:
         yield cluster
@@ -114,17 +105,17 @@ async def local(make_config: MakeLocalConfig) -> AsyncIterator[LocalCluster]:
 
 
 @pytest.fixture
-def runai_server(tmp_path: Path) -> Iterator[RunaiStandIn]:
+def runai_server(tmp_path):
     """Yield a stand-in for Run:ai with two GPUs, serving on a free port."""
     with RunaiStandIn(tmp_path / "runai", gpus=2).running() as stand_in:
         yield stand_in
 
 
 @pytest.fixture
-def runai_connections(runai_server: RunaiStandIn) -> Connections:
+def runai_connections(runai_server):
     """Return the login to the stand-in, as Airflow would give it."""
 
-    async def connection(name: str) -> Connection:
+    async def connection(name):
         return Connection(
             name=name,
             kind="runai",
@@ -137,10 +128,10 @@ def runai_connections(runai_server: RunaiStandIn) -> Connections:
 
 
 @pytest.fixture
-def make_runai_config(tmp_path: Path) -> MakeRunaiConfig:
+def make_runai_config(tmp_path):
     """Return a function that configures a cluster on the stand-in, with the test's folder as its volume."""
 
-    def make(**fields: object) -> RunaiConfig:
+    def make(**fields):
         defaults = {
             "name": "dgx",
             "kind": "runai",
@@ -160,23 +151,23 @@ def make_runai_config(tmp_path: Path) -> MakeRunaiConfig:
 
 
 @pytest.fixture
-def runai_with(make_runai_config: MakeRunaiConfig, runai_connections: Connections) -> RunaiWith:
+def runai_with(make_runai_config, runai_connections):
     """Return a function that opens a cluster on the stand-in with these fields changed, for `async with`."""
     return lambda **fields: runai_backend.connect(make_runai_config(**fields), runai_connections)
 
 
 @pytest.fixture
-async def runai(runai_with: RunaiWith) -> AsyncIterator[RunaiCluster]:
+async def runai(runai_with):
     """Yield a Run:ai cluster; the stand-in ends the jobs that a failing test leaves."""
     async with runai_with() as cluster:
         yield cluster
 
 
 @pytest.fixture
-def make_slurm_config(tmp_path: Path) -> MakeSlurmConfig:
+def make_slurm_config(tmp_path):
     """Return a function that configures a cluster on the mini Slurm, in this test's folder."""
 
-    def make(**fields: object) -> SlurmConfig:
+    def make(**fields):
         defaults = {
             "name": "mini",
             "kind": "slurm",
@@ -190,9 +181,7 @@ def make_slurm_config(tmp_path: Path) -> MakeSlurmConfig:
 
 
 @pytest.fixture
-async def slurm(
-    make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm
-) -> AsyncIterator[SlurmCluster]:
+async def slurm(make_slurm_config, slurm_of_session):
     """Yield the mini Slurm as a cluster, over ssh; jobs that a failing test leaves are ended."""
     async with slurm_backend.connect(make_slurm_config(), slurm_of_session.connections) as cluster:
         yield cluster
@@ -200,25 +189,24 @@ async def slurm(
 
 
 @pytest.fixture
-def hasten_limit(request: pytest.FixtureRequest) -> Callable[[Job], None]:
+def hasten_limit(request):
     """Return a function that ends a job's time limit in a second, as Slurm counts limits in minutes."""
 
-    def hasten(job: Job) -> None:
+    def hasten(job):
         if job.cluster == "mini":
-            slurm: MiniSlurm = request.getfixturevalue("slurm_of_session")
+            slurm = request.getfixturevalue("slurm_of_session")
             slurm.command("scontrol", "update", f"jobid={job.job_id}", "EndTime=now+1")
 
     return hasten
 
 
 @pytest.fixture(params=["local", "runai", pytest.param("slurm", marks=pytest.mark.slurm)])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
+def cluster(request):
     """Return each kind of cluster in turn, so that a test with this fixture runs on every backend."""
-    backend: Cluster = request.getfixturevalue(request.param)
-    return backend
+    return request.getfixturevalue(request.param)
 
 
-async def eventually(condition: Callable[[], object]) -> None:
+async def eventually(condition):
     """Wait until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
@@ -226,7 +214,7 @@ async def eventually(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def end_of(cluster: Cluster, name: str, deadline_s: float = DEADLINE_S) -> JobStatus:
+async def end_of(cluster, name, deadline_s=DEADLINE_S):
     """Wait until a job has ended."""
     deadline = time.monotonic() + deadline_s
     while (status := (await cluster.poll([name]))[name]).state.is_live:

@@ -5,17 +5,12 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 from free_ports import free_port
-from slurm_service import MiniSlurm
-
-from steptime.clusters.connections import Connection
 
 _READY_S = 90
 
@@ -23,22 +18,22 @@ _READY_S = 90
 class Sshd:
     """A real sshd on a free port of the loopback interface, with a configuration of its own."""
 
-    def __init__(self, folder: Path, lines: Sequence[str]) -> None:
+    def __init__(self, folder, lines):
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self._config = folder / "sshd_config"
         listen = [f"ListenAddress 127.0.0.1:{self.port}", f"PidFile {folder}/sshd.pid"]
         self._lines = "\n".join([*listen, *lines, ""])
-        self._sshd: subprocess.Popen[bytes] | None = None
+        self._sshd = None
         self.start()
 
     @property
-    def logins(self) -> int:
+    def logins(self):
         """Return the number of connections that it serves now."""
         assert self._sshd
         return len(psutil.Process(self._sshd.pid).children())
 
-    def start(self, *, admits: bool = True) -> None:
+    def start(self, *, admits=True):
         """Start it; with `admits=False` it refuses every login."""
         self._config.write_text(self._lines if admits else f"DenyUsers *\n{self._lines}")
         if os.geteuid() == 0:  # root's sshd needs this folder, which Debian's service would make
@@ -56,14 +51,14 @@ class Sshd:
             else:
                 return
 
-    def drop_connections(self) -> None:
+    def drop_connections(self):
         """Kill the processes that serve the logins; commands that they started go on."""
         for child in self._children():
             with suppress(psutil.NoSuchProcess):
                 if child.name().startswith("sshd"):  # from OpenSSH 9.8 on it is sshd-session
                     child.kill()
 
-    def stop(self) -> None:
+    def stop(self):
         if self._sshd:
             self.resume()
             self.drop_connections()
@@ -71,24 +66,24 @@ class Sshd:
             self._sshd.wait()
             self._sshd = None
 
-    def hang(self) -> None:
+    def hang(self):
         """Accept connections, but never answer."""
         assert self._sshd
         psutil.Process(self._sshd.pid).suspend()
 
-    def freeze(self) -> None:
+    def freeze(self):
         """Stop answering, on open connections as well."""
         self.hang()
         for child in self._children():
             child.suspend()
 
-    def resume(self) -> None:
+    def resume(self):
         assert self._sshd
         for process in (psutil.Process(self._sshd.pid), *self._children()):
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
-    def _children(self) -> list[psutil.Process]:
+    def _children(self):
         assert self._sshd
         return psutil.Process(self._sshd.pid).children(recursive=True)
 
@@ -98,12 +93,12 @@ class LoginNode(Sshd):
 
     def __init__(
         self,
-        slurm: MiniSlurm,
-        folder: Path,
+        slurm,
+        folder,
         *,
-        environment: Mapping[str, str] | None = None,
-        options: Sequence[str] = (),
-    ) -> None:
+        environment=None,
+        options=(),
+    ):
         self.bin = folder / "bin"
         self.bin.mkdir(parents=True)
         self._login = slurm.login
@@ -117,14 +112,14 @@ class LoginNode(Sshd):
         )
         super().__init__(folder, [*options, *changed])
 
-    def login(self, **extra: Any) -> Connection:
+    def login(self, **extra):
         """Return the login to it; keywords are added to the connection's extra."""
         return replace(self._login, port=self.port, extra={**self._login.extra, **extra})
 
-    async def connections(self, name: str) -> Connection:
+    async def connections(self, name):
         return self.login()
 
-    def command(self, name: str, script: str) -> None:
+    def command(self, name, script):
         """Put a script in front of the program of that name, which it can call as `$real`."""
         real = shutil.which(name)
         path = self.bin / name

@@ -5,20 +5,14 @@ The node is a real sshd: what is written down is what reaches a cluster, with it
 
 import re
 import shlex
-from collections.abc import Awaitable
-from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
-from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure, UserError
 
-from .ssh_site import Site, connection, known
+from .ssh_site import connection, known
 
 NOW = 1_790_000_000
-Answer = str | int | tuple[int, str]
-"""What a program prints; its exit code; or its exit code and what it says as an error."""
 
 _PROGRAM = r"""#!/bin/sh
 here=${0%/bin/*} name=${0##*/}
@@ -48,9 +42,9 @@ _ENVIRONMENT = (
 class ScriptedSlurm:
     """The login node, and the tale of what is asked there: calls, answers to steptime, and files."""
 
-    def __init__(self, site: Site, work_dir: Path) -> None:
+    def __init__(self, site, work_dir):
         self.work_dir = work_dir
-        self.tale: list[str] = []
+        self.tale = []
         self._folder = site.folder / "slurm"
         for name in ("bin", "answers"):
             (self._folder / name).mkdir(parents=True)
@@ -61,9 +55,9 @@ class ScriptedSlurm:
         keys = site.keys("user")
         path = f"PATH={self._folder}/bin:/usr/local/bin:/usr/bin:/bin"
         self._host = site.host("login", f"SetEnv {' '.join((path, *_ENVIRONMENT))}", authorized=keys.public)
-        self.connections: Connections = known({"login": connection(self._host, keys)})
+        self.connections = known({"login": connection(self._host, keys)})
 
-    async def tell(self, what: str, doing: Awaitable[Any], **answers: Answer | list[Answer]) -> Any:
+    async def tell(self, what, doing, **answers):
         """Add to the tale what `doing` asks of Slurm and what comes of it; programs answer with `answers`.
 
         Of a list the last one is repeated; a program without an answer prints nothing.
@@ -86,14 +80,14 @@ class ScriptedSlurm:
         self.tale.append("\n".join([f"== {what}", *calls, *([f"-> {came}"] if came else [])]))
         return result
 
-    def show_files(self) -> None:
+    def show_files(self):
         """Add the files below `work_dir` to the tale."""
         files = sorted(path for path in self.work_dir.rglob("*") if path.is_file())
         self.tale.append(
             "\n".join(f"file {path.relative_to(self.work_dir)}: {path.read_text().strip()}" for path in files)
         )
 
-    def told(self) -> str:
+    def told(self):
         """Return the tale without what differs from run to run."""
         assert not (self._folder / "input").exists(), "a command gets nothing to read"
         environment = (self._folder / "environment").read_text().splitlines()
@@ -111,7 +105,7 @@ class ScriptedSlurm:
         return text
 
 
-def _says(answer: Answer) -> str:
+def _says(answer):
     code, out, error = 0, "", ""
     if isinstance(answer, int):
         code = answer
@@ -122,7 +116,7 @@ def _says(answer: Answer) -> str:
     return f"printf %s {shlex.quote(out)}\nprintf %s {shlex.quote(error)} >&2\ncode={code}\n"
 
 
-def _shown(result: Any) -> str:
+def _shown(result):
     if isinstance(result, dict):
         return "\n   ".join(f"{name}: {_shown(value)}" for name, value in result.items())
     if isinstance(result, BaseModel):
@@ -130,7 +124,7 @@ def _shown(result: Any) -> str:
     return "" if result is None else str(result)
 
 
-def squeue_line(job_id: int, state: str, **fields: object) -> str:
+def squeue_line(job_id, state, **fields):
     """Return a line of squeue; a field that is not given is that of a job `night` which has not begun.
 
     Its exit code is of the form of Slurm 23.02 and later; the real Slurm of the tests may be an older one.
@@ -142,6 +136,6 @@ def squeue_line(job_id: int, state: str, **fields: object) -> str:
     return "|".join(map(str, [job_id, state, *shown.values()])) + "|\n"
 
 
-def sacct_line(job_id: int, state: str, **fields: object) -> str:
+def sacct_line(job_id, state, **fields):
     """Return a line of sacct, as `squeue_line` does."""
     return squeue_line(job_id, state, **fields).removesuffix("|\n") + "\n"

@@ -6,10 +6,8 @@ Everything listens on loopback; hosts differ by their ports and by what `printen
 import getpass
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,9 +19,6 @@ from .login_node import Sshd
 SECRET = "s3cret"
 """The password of every connection: no host accepts it, and no message may contain it."""
 
-Open = Callable[..., LoginNode]
-"""Opens a connection by its name: the type of the fixture `log_in`."""
-
 
 @dataclass
 class Keys:
@@ -32,12 +27,12 @@ class Keys:
     path: Path
 
     @property
-    def public(self) -> str:
+    def public(self):
         """Return the public key, without its comment."""
         return " ".join(Path(f"{self.path}.pub").read_text().split()[:2])
 
     @property
-    def certificate(self) -> Path:
+    def certificate(self):
         """Return the path of the key's certificate, which exists once the key is signed."""
         return Path(f"{self.path}-cert.pub")
 
@@ -45,7 +40,7 @@ class Keys:
 class Host(Sshd):
     """A host with its own key, which admits the keys in `authorized` and those signed by the authority."""
 
-    def __init__(self, site: "Site", name: str, *options: str, authorized: str = "") -> None:
+    def __init__(self, site, name, *options, authorized=""):
         self.name = name
         self.keys = site.keys(f"{name}-host")
         folder = site.folder / name
@@ -66,7 +61,7 @@ class Host(Sshd):
             folder, [*options, *(line for line in usual if not line.startswith(set_here or "-"))]
         )
 
-    def authorize(self, *keys: str) -> None:
+    def authorize(self, *keys):
         """Admit these public keys and no others."""
         self._authorized_keys.write_text("".join(f"{key}\n" for key in keys))
 
@@ -74,36 +69,36 @@ class Host(Sshd):
 class Site:
     """A maker of hosts, keys and certificates in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.authority = self.keys("authority")
-        self.hosts: list[Host] = []
+        self.hosts = []
 
-    def keys(self, name: str) -> Keys:
+    def keys(self, name):
         """Make a new key pair."""
         path = self.folder / name
         _keygen("-t", "ed25519", "-N", "", "-C", "test", "-f", str(path))
         return Keys(path)
 
-    def sign(self, keys: Keys, *, principal: str, valid: str = "-1d:+1d", host: bool = False) -> Path:
+    def sign(self, keys, *, principal, valid="-1d:+1d", host=False):
         """Let the authority sign a key of a user or a host; return the certificate beside the key."""
         kind = ["-h"] if host else []
         public = f"{keys.path}.pub"
         _keygen("-s", str(self.authority.path), *kind, "-I", "test", "-n", principal, "-V", valid, public)
         return keys.certificate
 
-    def host(self, name: str, *options: str, authorized: str = "") -> Host:
+    def host(self, name, *options, authorized=""):
         """Start a host; options are lines of its sshd_config, in place of the usual ones."""
         self.hosts.append(Host(self, name, *options, authorized=authorized))
         return self.hosts[-1]
 
-    def stop(self) -> None:
+    def stop(self):
         for host in self.hosts:
             host.stop()
 
 
-def connection(host: Host, keys: Keys | None = None, **extra: Any) -> Connection:
+def connection(host, keys=None, **extra):
     """Return the login to a host, with its key known; `extra` changes fields, and None removes one."""
     fields = {"host_key": host.keys.public, "key_file": str(keys.path) if keys else None, **extra}
     return Connection(
@@ -117,22 +112,22 @@ def connection(host: Host, keys: Keys | None = None, **extra: Any) -> Connection
     )
 
 
-def known(connections: Mapping[str, Connection]) -> Any:
+def known(connections):
     """Return a lookup of connections by name, as Airflow has it."""
 
-    async def give(name: str) -> Connection:
+    async def give(name):
         return connections[name]
 
     return give
 
 
-def _keygen(*arguments: str) -> None:
+def _keygen(*arguments):
     program = shutil.which("ssh-keygen")
     assert program
     subprocess.run([program, "-q", *arguments], check=True, stdin=subprocess.DEVNULL)
 
 
-async def where(node: LoginNode) -> str:
+async def where(node):
     """Return the name of the host on which commands run."""
     return (await node.run(["printenv", "HOST"], timeout_s=60)).stdout.strip()
 
@@ -147,7 +142,7 @@ class Way:
     node: Host
     keys: dict[str, Keys]
 
-    def connections(self, **changes: dict[str, Any]) -> dict[str, Connection]:
+    def connections(self, **changes):
         """Return the login of each host by name, with changes to extras; the node's uses both jump hosts."""
         fields = {"node": {"jump_connections": ["outer", "inner"]}, **changes}
         return {
@@ -157,7 +152,7 @@ class Way:
 
 
 @pytest.fixture(scope="module")
-def way_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+def way_of_module(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("way"))
     keys = {name: site.keys(f"{name}-user") for name in ("outer", "inner", "node")}
     hosts = {name: site.host(name, authorized=pair.public) for name, pair in keys.items()}
@@ -166,7 +161,7 @@ def way_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
 
 
 @pytest.fixture
-def way(way_of_module: Way) -> Way:
+def way(way_of_module):
     """Return the hosts in their first state, whatever an earlier test has stopped, hung or authorized."""
     for host in (way_of_module.outer, way_of_module.inner, way_of_module.node):
         host.stop()
@@ -176,7 +171,7 @@ def way(way_of_module: Way) -> Way:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path):
     """Yield a site of this test's own."""
     site = Site(tmp_path / "site")
     yield site
@@ -184,11 +179,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-async def log_in() -> AsyncIterator[Open]:
+async def log_in():
     """Yield a function that opens a connection by its name; everything it opened is closed at the end."""
     nodes = []
 
-    def open_one(connections: dict[str, Connection], name: str = "node", *login_nodes: str) -> LoginNode:
+    def open_one(connections, name="node", *login_nodes):
         nodes.append(LoginNode(name, known(connections), login_nodes))
         return nodes[-1]
 

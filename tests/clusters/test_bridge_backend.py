@@ -8,14 +8,13 @@ from staged import staged_files
 
 from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.local.cluster import LocalCluster
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.checking import require_trainable
 
-from .conftest import MakeLocalConfig, end_of
+from .conftest import end_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
 async def test_it_trains_by_the_job_script_and_its_result_is_valid(
-    local: LocalCluster,
-    make_config: MakeLocalConfig,
-    config_folder: Path,
-    bridge_python: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    local,
+    make_config,
+    config_folder,
+    bridge_python,
+    monkeypatch,
+):
     config = config_with(ROOT / "tests" / "data" / "bridge", config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
     run = plan(PlanRequest(workload="bridge-llama", gpus="2", max_steps=12, window="2:11")).runs[0]

@@ -1,37 +1,32 @@
 """What `steptime cluster check` finds on a real Slurm in which each fault is made on purpose."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import has_python_311
 from slurm_faults import stop_daemon
 from slurm_service import MiniSlurm
-from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters import config as config_module
 from steptime.clusters.base import CommandResult
 from steptime.clusters.checks import (
     CheckFailedError,
-    CheckOutcome,
     CheckResult,
     NotApplicableError,
     clock_difference,
 )
-from steptime.clusters.config import ClusterConfig, load_cluster
-from steptime.clusters.connections import Connection, Connections, no_connections
+from steptime.clusters.config import load_cluster
+from steptime.clusters.connections import no_connections
 from steptime.clusters.slurm import survey as survey_module
 from steptime.clusters.slurm.checks import slurm_checks
 from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.clusters.slurm.survey import listed_gpu_type, survey
 from steptime.plug_points import CONTAINERS
-from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.cluster_check import check_cluster, runs_to_check
 
-from .conftest import MakeLocalConfig, MakeRunaiConfig, MakeSlurmConfig
+from .conftest import MakeSlurmConfig
 from .login_node import LoginNode
 from .ssh_site import known
 
@@ -40,33 +35,31 @@ OF_SLURM = pytest.mark.slurm
 H100 = "batch*|up|idle|8|gpu:h100:8(S:0-1)"
 
 
-async def outcomes(
-    config: ClusterConfig, connections: Connections, runs: tuple[Run, ...] = ()
-) -> dict[str, CheckOutcome]:
+async def outcomes(config, connections, runs=()):
     """Check a cluster; return the outcomes by name, which are reported in the same order."""
-    reported: list[CheckOutcome] = []
+    reported = []
     checks = await check_cluster(config, connections, runs, reported.append)
     assert list(checks) == reported
     return {outcome.check: outcome for outcome in checks}
 
 
-def failed(checks: dict[str, CheckOutcome]) -> set[str]:
+def failed(checks):
     return {name for name, outcome in checks.items() if outcome.result is CheckResult.FAILED}
 
 
 @pytest.fixture
-def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
+def node(slurm_of_session, tmp_path):
     """Yield a login node of the mini Slurm whose programs a test may replace."""
     node = LoginNode(slurm_of_session, tmp_path / "login")
     yield node
     node.stop()
 
 
-def a_run(gpu_type: str = "h100", **options: Any) -> Run:
+def a_run(gpu_type="h100", **options):
     return plan(PlanRequest(workload="llama3.1", size="8b", gpu_type=gpu_type, **options)).runs[0]
 
 
-async def test_what_does_not_apply_to_this_machine_is_told_with_the_reason() -> None:
+async def test_what_does_not_apply_to_this_machine_is_told_with_the_reason():
     checks = await outcomes(load_cluster("local"), no_connections, (a_run(gpus="8"),))
     assert str(checks["login"]) == "– login: the cluster is this machine"
 
@@ -222,13 +215,13 @@ FINDINGS = [
 
 @pytest.mark.parametrize(("check", "fields", "printed", "found", "remedy"), FINDINGS)
 async def test_each_finding_of_slurm(
-    make_slurm_config: MakeSlurmConfig,
-    check: str,
-    fields: dict[str, Any],
-    printed: dict[str, str],
-    found: str,
-    remedy: str | None,
-) -> None:
+    make_slurm_config,
+    check,
+    fields,
+    printed,
+    found,
+    remedy,
+):
     prints = {
         "sinfo": SINFO,
         "sacctmgr": LIMITS,
@@ -237,10 +230,10 @@ async def test_each_finding_of_slurm(
         "sacct": "",
     } | printed
 
-    async def run(command: Sequence[str], **_: Any) -> CommandResult:
+    async def run(command, **_):
         return CommandResult(exit_code=0, stdout=prints[command[0]], stderr="")
 
-    async def clock() -> float:
+    async def clock():
         return 0.0
 
     config = make_slurm_config(**fields)
@@ -256,7 +249,7 @@ async def test_each_finding_of_slurm(
 
 
 @pytest.mark.parametrize(("cluster_time", "way"), [(1600.0, "600 s ahead of"), (400.0, "600 s behind")])
-def test_a_clock_may_be_wrong_in_both_directions(cluster_time: float, way: str) -> None:
+def test_a_clock_may_be_wrong_in_both_directions(cluster_time, way):
     with pytest.raises(CheckFailedError, match=f"the cluster's clock is {way} this machine's"):
         clock_difference(cluster_time, 1000.0, at_most_s=60)
     assert clock_difference(cluster_time, cluster_time + 5, at_most_s=60) == "5 s behind this machine's clock"
@@ -335,7 +328,7 @@ async def test_a_login_node_shows_what_its_cluster_file_needs(
 
 
 @pytest.mark.skipif(not has_python_311(), reason="the trainer's packages need a Python 3.11")
-async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Path) -> None:
+async def test_a_local_cluster_passes(make_config, tmp_path):
     tiny = plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
     assert failed(await outcomes(make_config(), known({}), (tiny,))) == set()
 
@@ -347,13 +340,13 @@ async def test_a_local_cluster_passes(make_config: MakeLocalConfig, tmp_path: Pa
 
 @pytest.mark.long
 async def test_a_runai_cluster_without_its_project_or_secret_is_named(
-    make_runai_config: MakeRunaiConfig, runai_connections: Connections, runai_server: RunaiStandIn
-) -> None:
+    make_runai_config, runai_connections, runai_server
+):
     checks = await outcomes(make_runai_config(project="gone"), runai_connections)
     assert failed(checks) == {"project"}
     assert "shows no project 'gone'" in checks["project"].message
 
-    async def wrong(name: str) -> Connection:
+    async def wrong(name):
         return replace(await runai_connections(name), password="wrong")
 
     checks = await outcomes(make_runai_config(), wrong)
@@ -365,7 +358,7 @@ async def test_a_runai_cluster_without_its_project_or_secret_is_named(
     assert found_whole["clock"].result is CheckResult.OK
 
 
-def test_without_a_workload_a_check_is_about_all_that_fits(make_config: MakeLocalConfig) -> None:
+def test_without_a_workload_a_check_is_about_all_that_fits(make_config):
     config = make_config().model_copy(update={"name": "local"})
     runs = runs_to_check(config, None)
     assert {run.recipe.gpu_type for run in runs} == {"cpu"}

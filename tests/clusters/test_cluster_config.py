@@ -1,7 +1,6 @@
 """Cluster files: the shipped one is valid, and each mistake in one is reported in one sentence."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ WHOLE = {"name": "mine", "kind": "local", "gpu_type": "cpu", "work_dir": "/scrat
 
 
 @pytest.fixture
-def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clusters(tmp_path, monkeypatch):
     """Return the folder of the cluster files in this test's configuration."""
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     folder = tmp_path / "clusters"
@@ -25,14 +24,12 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write(folder: Path, **changes: object) -> None:
+def write(folder, **changes):
     lines = (f"{key}: {value}\n" for key, value in {**WHOLE, **changes}.items() if value is not None)
     (folder / "mine.yaml").write_text("".join(lines))
 
 
-def test_the_shipped_local_cluster_is_this_machine_in_the_state_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shipped_local_cluster_is_this_machine_in_the_state_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     config = load_cluster("local")
     assert isinstance(config, LocalConfig)
@@ -42,7 +39,7 @@ def test_the_shipped_local_cluster_is_this_machine_in_the_state_folder(
     assert (config.gpu_type, config.exclusive, config.container) == ("cpu", True, "none")
 
 
-def test_a_cluster_of_ones_own(clusters: Path) -> None:
+def test_a_cluster_of_ones_own(clusters):
     write(clusters, slots=8, exclusive="false")
     assert list_clusters() == ("local", "mine", "mini-slurm"), "the shipped ones beside it"
     config = load_cluster("mine")
@@ -64,9 +61,7 @@ def test_a_cluster_of_ones_own(clusters: Path) -> None:
     ],
     ids=str,
 )
-def test_a_broken_file_is_refused_with_its_place(
-    clusters: Path, changes: dict[str, object], message: str
-) -> None:
+def test_a_broken_file_is_refused_with_its_place(clusters, changes, message):
     write(clusters, **changes)
     with pytest.raises(UserError) as refused:
         load_cluster("mine")
@@ -75,7 +70,7 @@ def test_a_broken_file_is_refused_with_its_place(
     assert "\n" not in str(refused.value)
 
 
-def test_all_that_is_wrong_is_told_at_once(clusters: Path) -> None:
+def test_all_that_is_wrong_is_told_at_once(clusters):
     write(
         clusters, name="yours", work_dir="scratch", slots=0, setup='["", "a", "export HF_TOKEN=hf_1"]', node=4
     )
@@ -88,9 +83,7 @@ def test_all_that_is_wrong_is_told_at_once(clusters: Path) -> None:
     ]
 
 
-def test_a_broken_cluster_hides_no_other(
-    clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_cluster_hides_no_other(clusters, tmp_path, monkeypatch, capsys):
     """A command that goes through all clusters handles the others, and says what is wrong with this one."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     write(clusters)
@@ -103,7 +96,7 @@ def test_a_broken_cluster_hides_no_other(
     assert f"{clusters}/broken.yaml, line 1, connection: is missing." in printed.err
 
 
-def refuses(clusters: Path, field: str, sentences: dict[str, str]) -> None:
+def refuses(clusters, field, sentences):
     """Assert that each value of the field is refused with its sentence and line, without any secret."""
     for value, sentence in sentences.items():
         write(clusters, **{field: value})
@@ -114,7 +107,7 @@ def refuses(clusters: Path, field: str, sentences: dict[str, str]) -> None:
         assert not any(secret in str(error.value) for secret in ("hf_0123456789", "sesame"))
 
 
-def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) -> None:
+def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters):
     write(clusters, environment="{NCCL_IB_HCA: mlx5, GLOO_SOCKET_IFNAME: ib0}")
     assert load_cluster("mine").environment == {"NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "ib0"}
     refused = {
@@ -149,20 +142,18 @@ def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) ->
         ("gpus", {"0777": "base 8"}),
     ],
 )
-def test_a_number_is_finite_and_what_it_looks_like(
-    clusters: Path, field: str, sentences: dict[str, str]
-) -> None:
+def test_a_number_is_finite_and_what_it_looks_like(clusters, field, sentences):
     refuses(clusters, field, sentences)
 
 
 @pytest.mark.parametrize("value", ["1.5", "0.5", "1.0e+1", "1_00", "12"])
-def test_usual_numbers_are_accepted(clusters: Path, value: str) -> None:
+def test_usual_numbers_are_accepted(clusters, value):
     write(clusters, patience_h=value)
     assert load_cluster("mine").patience_h == float(value)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero", "sparse", "folder"])
-def test_only_a_regular_file_of_a_sensible_size_is_read(clusters: Path, kind: str) -> None:
+def test_only_a_regular_file_of_a_sensible_size_is_read(clusters, kind):
     write(clusters)
     path = clusters / "odd.yaml"
     if kind == "fifo":
@@ -181,7 +172,7 @@ def test_only_a_regular_file_of_a_sensible_size_is_read(clusters: Path, kind: st
     assert str(broken) == f"{path}: cannot be read: {reason}."
 
 
-def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path) -> None:
+def test_a_file_may_be_as_large_as_the_limit(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     assert read_limited(path, at_most=3) == b"abc"
@@ -189,7 +180,7 @@ def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path) -> None:
         read_limited(path, at_most=2)
 
 
-def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters: Path) -> None:
+def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters):
     write(clusters, setup='["module load cuda/12.6", "export A=$B TOKENIZERS_PARALLELISM=false"]')
     assert load_cluster("mine").setup == (
         *("module load cuda/12.6", "export A=$B TOKENIZERS_PARALLELISM=false"),

@@ -3,25 +3,24 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from steptime.clusters.base import Cluster, Installation, Job, JobState
+from steptime.clusters.base import Installation, JobState
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
 
-from .conftest import MakeSpec, end_of, eventually
+from .conftest import end_of, eventually
 
 
-def _pids(path: Path) -> list[int]:
+def _pids(path):
     """Return the process ids that a job wrote into a file, one a line."""
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def _lives(pid: int) -> bool:
+def _lives(pid):
     """Return whether a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -30,7 +29,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.long
-async def test_a_job_runs_in_its_folder_and_leaves_its_log(cluster: Cluster, make_spec: MakeSpec) -> None:
+async def test_a_job_runs_in_its_folder_and_leaves_its_log(cluster, make_spec):
     spec = make_spec(
         "one", "pwd; cat run.json; echo to stderr >&2; test ! -t 0", files={"run.json": '{"a": 1}\n'}
     )
@@ -64,18 +63,14 @@ async def test_a_job_runs_in_its_folder_and_leaves_its_log(cluster: Cluster, mak
         ("no-such-command", 127, "exit code 127"),
     ],
 )
-async def test_a_failure_keeps_its_exit_code(
-    cluster: Cluster, make_spec: MakeSpec, *, script: str, exit_code: int, reason: str
-) -> None:
+async def test_a_failure_keeps_its_exit_code(cluster, make_spec, *, script, exit_code, reason):
     await cluster.submit(make_spec("fails", script))
     status = await end_of(cluster, "fails")
     assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, exit_code, reason)
 
 
 @pytest.mark.long
-async def test_submitting_a_name_again_gives_the_first_job_back(
-    cluster: Cluster, make_spec: MakeSpec
-) -> None:
+async def test_submitting_a_name_again_gives_the_first_job_back(cluster, make_spec):
     ours = Installation(id="f00", address="http://airflow.example")
     specs = [make_spec("again", f"echo {word} >> count") for word in ("ran", "other")]
     spec, other = (spec.model_copy(update={"installation": ours}) for spec in specs)
@@ -88,7 +83,7 @@ async def test_submitting_a_name_again_gives_the_first_job_back(
     assert (Path(first.directory) / "count").read_text() == "ran\n"
 
 
-async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> None:
+async def test_an_unknown_job_is_unknown_and_never_success(cluster):
     assert await cluster.find("nobody") is None
     status = (await cluster.poll(["nobody"]))["nobody"]
     assert status.state is JobState.UNKNOWN
@@ -97,7 +92,7 @@ async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> 
 
 
 @pytest.mark.long
-async def test_cancelling_ends_the_whole_process_tree(cluster: Cluster, make_spec: MakeSpec) -> None:
+async def test_cancelling_ends_the_whole_process_tree(cluster, make_spec):
     # A child, a child in its own session, and an orphan whose parent has ended.
     script = """
         sleep 1000 & echo $! >> pids
@@ -120,9 +115,7 @@ async def test_cancelling_ends_the_whole_process_tree(cluster: Cluster, make_spe
 
 
 @pytest.mark.long
-async def test_the_time_limit_ends_a_job(
-    cluster: Cluster, make_spec: MakeSpec, hasten_limit: Callable[[Job], None]
-) -> None:
+async def test_the_time_limit_ends_a_job(cluster, make_spec, hasten_limit):
     job = await cluster.submit(make_spec("slow", "touch started; sleep 1000", time_limit_s=1))
     if isinstance(cluster, SlurmCluster):  # others may end it before it prints
         await eventually((Path(job.directory) / "started").exists)
@@ -136,9 +129,7 @@ async def test_the_time_limit_ends_a_job(
 
 
 @pytest.mark.long
-async def test_a_job_waits_for_its_slots_and_can_be_cancelled_there(
-    cluster: Cluster, make_spec: MakeSpec
-) -> None:
+async def test_a_job_waits_for_its_slots_and_can_be_cancelled_there(cluster, make_spec):
     job = await cluster.submit(
         make_spec("first", "echo > started; while test ! -e done; do sleep 0.02; done", slots=2)
     )
@@ -162,24 +153,20 @@ async def test_a_job_waits_for_its_slots_and_can_be_cancelled_there(
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a\n", "x" * 201])
-async def test_a_name_that_is_no_plain_one_is_refused(
-    cluster: Cluster, make_spec: MakeSpec, name: str
-) -> None:
+async def test_a_name_that_is_no_plain_one_is_refused(cluster, make_spec, name):
     spec = make_spec("plain", "true").model_copy(update={"name": name})
     with pytest.raises(UserError, match="cannot be used"):
         await cluster.submit(spec)
 
 
-async def test_a_file_of_no_plain_name_or_of_the_scripts_is_refused(
-    cluster: Cluster, make_spec: MakeSpec
-) -> None:
+async def test_a_file_of_no_plain_name_or_of_the_scripts_is_refused(cluster, make_spec):
     for file in ("../up", "a/b", "", ".", "..", "job.sh"):
         with pytest.raises(UserError, match="must be a plain file name"):
             await cluster.submit(make_spec("one", "true", files={file: ""}))
     assert await cluster.find("one") is None
 
 
-async def test_files_are_written_whole_and_read_in_part(cluster: Cluster, tmp_path: Path) -> None:
+async def test_files_are_written_whole_and_read_in_part(cluster, tmp_path):
     path = str(tmp_path / "made" / "here" / "f'i $le")
     assert await cluster.read(path) == b""
     await cluster.write(path, b"0123456789")
@@ -192,18 +179,18 @@ async def test_files_are_written_whole_and_read_in_part(cluster: Cluster, tmp_pa
         await cluster.write(f"{path}/below a file", b"")
 
 
-async def test_a_command_gets_its_arguments_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_command_gets_its_arguments_as_they_are(cluster, tmp_path):
     hostile = f"$(touch {tmp_path}/canary) `touch {tmp_path}/canary` ; ' \" \n *"
     done = await cluster.run(["printf", "%s", hostile])
     assert (done.exit_code, done.stdout, done.stderr) == (0, hostile, "")
     assert not (tmp_path / "canary").exists()
 
 
-async def test_a_command_reports_line_by_line_while_it_runs(cluster: Cluster, tmp_path: Path) -> None:
-    lines: list[str] = []
+async def test_a_command_reports_line_by_line_while_it_runs(cluster, tmp_path):
+    lines = []
     gate = tmp_path / "gate"
 
-    def hear(line: str) -> None:
+    def hear(line):
         lines.append(line)
         gate.touch()  # the command waits for this, so the line came before its end
 
@@ -216,14 +203,14 @@ async def test_a_command_reports_line_by_line_while_it_runs(cluster: Cluster, tm
     assert sorted(lines) == ["no newline", "one", "zwei-ü"]
 
 
-async def test_a_command_that_is_not_there_ends_as_in_a_shell(cluster: Cluster) -> None:
+async def test_a_command_that_is_not_there_ends_as_in_a_shell(cluster):
     done = await cluster.run(["no-such-command", "x"])
     assert done.exit_code == 127
     assert re.search("no-such-command|No such file", done.stderr)  # Ubuntu 26.04's timeout does not name it
 
 
 @pytest.mark.long
-async def test_a_command_that_takes_too_long_is_ended(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_command_that_takes_too_long_is_ended(cluster, tmp_path):
     pids = tmp_path / "pids"
     script = 'sleep 1000 & echo $! > "$0"; wait'
     with pytest.raises(SystemFailure, match=r"bash was ended after 0\.5 s$"):  # no argument: it may be secret
@@ -231,7 +218,7 @@ async def test_a_command_that_takes_too_long_is_ended(cluster: Cluster, tmp_path
     await eventually(lambda: not [pid for pid in _pids(pids) if _lives(pid)])
 
 
-async def test_a_command_ends_with_the_task_that_waits_for_it(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_command_ends_with_the_task_that_waits_for_it(cluster, tmp_path):
     pids = tmp_path / "pids"
     task = asyncio.create_task(cluster.run(["bash", "-c", 'echo $$ > "$0"; exec sleep 1000', str(pids)]))
     await eventually(lambda: _pids(pids))

@@ -3,21 +3,19 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from steptime import settings
 from steptime.clusters import collecting
-from steptime.clusters.base import Job
 from steptime.clusters.collecting import cluster_path, collect_log
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.files import left_out_mark
 from steptime.logs import reader
 
-from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
+from .conftest import end_of, eventually
 
 LONG = "seq 100000; cat run.json"
 """A job with a long log, of some 60 pieces."""
@@ -26,15 +24,15 @@ LONG = "seq 100000; cat run.json"
 class FarCluster(LocalCluster):
     """A local cluster whose files are read in small pieces; `before_read` may fail, or change a file."""
 
-    def __init__(self, config: LocalConfig) -> None:
+    def __init__(self, config):
         super().__init__(config)
-        self.offsets: list[int] = []
-        self.before_read: Callable[[str], None] = lambda path: None
+        self.offsets = []
+        self.before_read = lambda path: None
 
-    def local_path(self, path: str) -> None:
+    def local_path(self, path):
         return None
 
-    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+    async def read(self, path, offset=0, limit=1 << 20):
         self.before_read(path)
         if path.endswith(".out"):
             self.offsets.append(offset)
@@ -42,9 +40,7 @@ class FarCluster(LocalCluster):
 
 
 @pytest.fixture
-async def far(
-    make_config: MakeLocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[FarCluster]:
+async def far(make_config, tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     async with FarCluster(make_config()) as cluster:
         yield cluster
@@ -53,7 +49,7 @@ async def far(
 
 
 @pytest.fixture
-async def ended(far: FarCluster, make_spec: MakeSpec) -> Job:
+async def ended(far, make_spec):
     """Return a job that has ended and left a long log."""
     spec = make_spec("one", LONG, files={"run.json": '{"a": 1}'})
     log = str(Path(spec.directory) / "log-one.out")
@@ -62,7 +58,7 @@ async def ended(far: FarCluster, make_spec: MakeSpec) -> Job:
     return job
 
 
-async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far: FarCluster, ended: Job) -> None:
+async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far, ended):
     copy = await collect_log(far, ended)
 
     assert copy == settings.home() / "logs-collected" / "here" / "one" / "log-one.out"
@@ -79,8 +75,8 @@ async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far: FarCluster, en
     assert cluster_path(Path(ended.log_path)) == ended.log_path
 
 
-async def test_a_copy_that_was_broken_off_is_made_again(far: FarCluster, ended: Job) -> None:
-    def break_at_the_thirtieth(_: str) -> None:
+async def test_a_copy_that_was_broken_off_is_made_again(far, ended):
+    def break_at_the_thirtieth(_):
         if len(far.offsets) == 29:
             far.before_read = lambda path: None
             raise SystemFailure("the connection to the cluster was lost")
@@ -97,12 +93,10 @@ async def test_a_copy_that_was_broken_off_is_made_again(far: FarCluster, ended: 
     assert not list(folder.glob(".*.part"))
 
 
-async def test_a_log_that_grows_while_it_is_copied_is_followed_to_its_end(
-    far: FarCluster, ended: Job
-) -> None:
+async def test_a_log_that_grows_while_it_is_copied_is_followed_to_its_end(far, ended):
     log, grown = Path(ended.log_path), 0
 
-    def grow(_: str) -> None:
+    def grow(_):
         nonlocal grown
         if grown < 100:
             grown += 1
@@ -114,9 +108,7 @@ async def test_a_log_that_grows_while_it_is_copied_is_followed_to_its_end(
     assert grown == 100
 
 
-async def test_a_copy_of_a_running_jobs_log_is_completed_when_it_has_ended(
-    far: FarCluster, make_gated: MakeGated
-) -> None:
+async def test_a_copy_of_a_running_jobs_log_is_completed_when_it_has_ended(far, make_gated):
     gated = make_gated("growing", "seq 20000")
     job = await far.submit(gated.spec)
     await eventually(lambda: gated.pid)
@@ -133,8 +125,8 @@ async def test_a_copy_of_a_running_jobs_log_is_completed_when_it_has_ended(
 
 
 @pytest.mark.parametrize("left", [b"", b"1\n2\n"])
-async def test_a_log_that_is_cut_while_it_is_copied(far: FarCluster, ended: Job, left: bytes) -> None:
-    def cut(_: str) -> None:
+async def test_a_log_that_is_cut_while_it_is_copied(far, ended, left):
+    def cut(_):
         if len(far.offsets) == 20:
             Path(ended.log_path).write_bytes(left)
 
@@ -143,7 +135,7 @@ async def test_a_log_that_is_cut_while_it_is_copied(far: FarCluster, ended: Job,
         await collect_log(far, ended)
 
 
-async def test_a_copy_outlives_its_log(far: FarCluster, ended: Job) -> None:
+async def test_a_copy_outlives_its_log(far, ended):
     copy = await collect_log(far, ended)
     content = copy.read_bytes()
     Path(ended.log_path).unlink()
@@ -151,7 +143,7 @@ async def test_a_copy_outlives_its_log(far: FarCluster, ended: Job) -> None:
     assert (await collect_log(far, ended)).read_bytes() == content
 
 
-async def test_two_at_once_make_one_copy(far: FarCluster, ended: Job) -> None:
+async def test_two_at_once_make_one_copy(far, ended):
     copies = await asyncio.gather(*(collect_log(far, ended) for _ in range(3)))
 
     assert len(set(copies)) == 1
@@ -160,7 +152,7 @@ async def test_two_at_once_make_one_copy(far: FarCluster, ended: Job) -> None:
 
 
 @pytest.fixture
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_limits(monkeypatch):
     """Read at most 20,000 bytes of a log's beginning and 5,000 of its end."""
     for module in (collecting, reader):
         monkeypatch.setattr(module, "LOG_HEAD_BYTES", 20_000)
@@ -170,9 +162,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("grown_by", [0, 5 << 40])
-async def test_of_a_log_without_end_the_copy_has_the_beginning_and_the_end(
-    far: FarCluster, ended: Job, grown_by: int
-) -> None:
+async def test_of_a_log_without_end_the_copy_has_the_beginning_and_the_end(far, ended, grown_by):
     log = Path(ended.log_path)
     content = log.read_bytes()
     os.truncate(log, len(content) + grown_by)
@@ -191,7 +181,7 @@ async def test_of_a_log_without_end_the_copy_has_the_beginning_and_the_end(
 
 
 @pytest.mark.usefixtures("small_limits")
-async def test_a_log_as_large_as_allowed_is_copied_whole(far: FarCluster, ended: Job) -> None:
+async def test_a_log_as_large_as_allowed_is_copied_whole(far, ended):
     for size in (19_999, 20_000, 20_001, 25_000):
         Path(ended.log_path).write_bytes(b"x" * size)
         copy = await collect_log(far, ended)
@@ -200,9 +190,7 @@ async def test_a_log_as_large_as_allowed_is_copied_whole(far: FarCluster, ended:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero"])
-async def test_a_log_that_is_no_file_is_not_read_and_leaves_nothing(
-    far: FarCluster, ended: Job, kind: str
-) -> None:
+async def test_a_log_that_is_no_file_is_not_read_and_leaves_nothing(far, ended, kind):
     log = Path(ended.log_path)
     log.unlink()
     os.mkfifo(log) if kind == "fifo" else log.symlink_to("/dev/zero")
@@ -215,7 +203,7 @@ async def test_a_log_that_is_no_file_is_not_read_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_a_log_without_end_is_read_to_its_limit_and_the_problem_is_told(tmp_path: Path) -> None:
+def test_a_log_without_end_is_read_to_its_limit_and_the_problem_is_told(tmp_path):
     log = tmp_path / "log.out"
     with log.open("wb") as file:
         file.write(b"line\n" * 3000)
@@ -227,10 +215,8 @@ def test_a_log_without_end_is_read_to_its_limit_and_the_problem_is_told(tmp_path
     assert not problem.fatal
 
 
-async def test_a_full_disk_leaves_no_part_of_a_copy(
-    far: FarCluster, ended: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: int) -> None:
+async def test_a_full_disk_leaves_no_part_of_a_copy(far, ended, monkeypatch):
+    def fail(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(collecting.os, "fsync", fail)

@@ -1,23 +1,20 @@
 """Collective operations over message sizes: with gloo, and with a stand-in for nccl-tests."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
 from staged import staged_files
 from stored import publish
 
-from steptime.clusters.base import Cluster, JobState
+from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.judging.series import Series
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
-from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.checking import require_trainable
 from steptime.store.run_queries import Store
@@ -42,7 +39,7 @@ done
 """Prints what nccl-tests prints on two ranks, from rank 0 alone."""
 
 
-def planned(**options: Any) -> Run:
+def planned(**options):
     made = plan(PlanRequest(workload="nccl", **options))
     require_trainable(made.all_runs)
     return made.runs[0]
@@ -50,9 +47,7 @@ def planned(**options: Any) -> Run:
 
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
-async def test_gloo_is_measured_checked_and_stored(
-    local: Cluster, make_config: Any, make_result: Any, trainer_python: str, tmp_path: Path
-) -> None:
+async def test_gloo_is_measured_checked_and_stored(local, make_config, make_result, trainer_python, tmp_path):
     run = planned(gpus="2")
     staged = staged_files(trainer_python, ROOT)
     job = await local.submit(job_spec(run, staged, make_config(), identity="d/r/c", started=1_700_000_000))
@@ -79,7 +74,7 @@ async def test_gloo_is_measured_checked_and_stored(
     assert Series.from_row(row).is_judged
 
 
-def run_nccl_tests(folder: Path, ranks: str, wrong: str = "    0") -> subprocess.CompletedProcess[str]:
+def run_nccl_tests(folder, ranks, wrong="    0"):
     program = folder / "all_reduce_perf_mpi"
     program.write_text(PROGRAM.format(ranks=ranks, wrong=wrong))
     program.chmod(0o755)
@@ -91,7 +86,7 @@ def run_nccl_tests(folder: Path, ranks: str, wrong: str = "    0") -> subprocess
     )
 
 
-def test_tables_of_nccl_tests_become_steps_and_a_record(tmp_path: Path) -> None:
+def test_tables_of_nccl_tests_become_steps_and_a_record(tmp_path):
     ended = run_nccl_tests(tmp_path, "0 1")
     assert ended.returncode == 0, ended.stderr
     path = tmp_path / "log.out"
@@ -113,13 +108,13 @@ def test_tables_of_nccl_tests_become_steps_and_a_record(tmp_path: Path) -> None:
         ("0 1", "    7", "received 7 wrong values in a message of 4194304 bytes"),
     ],
 )
-def test_numbers_that_do_not_count_are_refused(tmp_path: Path, ranks: str, wrong: str, sentence: str) -> None:
+def test_numbers_that_do_not_count_are_refused(tmp_path, ranks, wrong, sentence):
     ended = run_nccl_tests(tmp_path, ranks, wrong)
     assert (ended.returncode, "steptime.collective" in ended.stdout) == (1, False)
     assert sentence in ended.stderr
 
 
-def test_an_image_without_nccl_tests_is_named() -> None:
+def test_an_image_without_nccl_tests_is_named():
     ended = captured(
         [sys.executable, "-m", "trainer.collectives", "alltoall", "--device=h100", "--nccl-tests"],
         env=os.environ | {"PATH": "/nonexistent"},

@@ -6,9 +6,9 @@ from steptime.clusters.command_output import Lines
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 100])
-def test_lines_are_whole_however_they_are_cut(length: int) -> None:
+def test_lines_are_whole_however_they_are_cut(length):
     output = "one\n\ntwo é\r\nthe last".encode()
-    heard: list[str] = []
+    heard = []
     lines = Lines(heard.append)
     text = "".join(lines.take(output[at : at + length]) for at in range(0, len(output), length))
     assert text == output.decode()
@@ -18,8 +18,8 @@ def test_lines_are_whole_however_they_are_cut(length: int) -> None:
     assert heard == ["one", "", "two é\r", "the last"]
 
 
-def test_a_line_break_at_the_end_leaves_no_line() -> None:
-    heard: list[str] = []
+def test_a_line_break_at_the_end_leaves_no_line():
+    heard = []
     lines = Lines(heard.append)
     lines.take(b"one\n")
     lines.end()

@@ -1,9 +1,7 @@
 """Which folders a job in a container may write to, in real containers of bwrap."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
@@ -13,7 +11,6 @@ from steptime.clusters.containers import mount_points, mounts
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import UserError
-from steptime.recipes.models import Run
 
 TRIES_TO_WRITE = """#!/bin/sh
 # Also after asking the kernel for the right to: a job of root's could.
@@ -25,7 +22,7 @@ exit 0
 """
 
 
-def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[str]:
+def written(run, work, site, *folders):
     """Return in which of the folders a job in a container of bwrap could write; `.` is its own folder."""
     for folder in (work / "tools", *folders):
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,9 +50,7 @@ def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[
     return set(done.stdout.split())
 
 
-def test_a_job_writes_into_its_own_folder_and_those_of_the_site(
-    bwrap: None, make_result: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_job_writes_into_its_own_folder_and_those_of_the_site(bwrap, make_result, tmp_path):
     work, site, archive = tmp_path / "work", tmp_path / "site", tmp_path / "archive"
     others = (
         *(work / "trainer", work / "images", work / "venvs", work / "clusters" / "here" / "jobs"),
@@ -69,7 +64,7 @@ def test_a_job_writes_into_its_own_folder_and_those_of_the_site(
     assert not list(archive.rglob("written"))
 
 
-def test_outer_folders_are_mounted_before_those_in_them() -> None:
+def test_outer_folders_are_mounted_before_those_in_them():
     found = mounts("/lustre/team/steptime", ("/lustre", "/data:ro"), ("/archive/saved", None))
     assert [(mount.folder, mount.writable) for mount in found] == [
         *(("/lustre", True), ("/data", False), ("/archive/saved", False), ("/lustre/team/steptime", False))
@@ -79,7 +74,7 @@ def test_outer_folders_are_mounted_before_those_in_them() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", ["/", "/shared", "/shared/"])
-def test_a_checkpoint_that_holds_everything_is_refused(checkpoint: str) -> None:
+def test_a_checkpoint_that_holds_everything_is_refused(checkpoint):
     """Mounting it would show a job files that its cluster's file does not."""
     with pytest.raises(UserError, match="contains the cluster's work_dir '/shared/work'"):
         mounts("/shared/work", (), (checkpoint,))

@@ -8,7 +8,6 @@ After an intended change, rewrite them and review `git diff`:
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ REVIEWED = {
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def config(tmp_path_factory):
     """Use the shipped workloads, and Slurm clusters with the documents' GPUs."""
     folder = tmp_path_factory.mktemp("golden") / "config"
     shutil.copytree(settings.shipped("config"), folder)
@@ -69,7 +68,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", REVIEWED)
-def test_scripts_are_as_reviewed(config: None, name: str) -> None:
+def test_scripts_are_as_reviewed(config, name):
     """The time in a script's names is replaced by a placeholder."""
     arguments = f"plan {REVIEWED[name]} --scaling weak --show-script --format json"
     shown = CliRunner().invoke(app, arguments.split())
@@ -84,7 +83,7 @@ def test_scripts_are_as_reviewed(config: None, name: str) -> None:
 @pytest.mark.parametrize(
     "command", [("bash", "-n"), ("shellcheck", "--exclude=SC2016,SC2064,SC2317")], ids=lambda words: words[0]
 )
-def test_bash_and_shellcheck_find_nothing_in_them(command: tuple[str, ...]) -> None:
+def test_bash_and_shellcheck_find_nothing_in_them(command):
     program = shutil.which(command[0])
     if program is None:
         pytest.fail(f"{command[0]} is missing: apt-get install --yes {command[0]}")

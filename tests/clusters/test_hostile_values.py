@@ -5,16 +5,13 @@ commands. A canary file, which no value may create, shows whether a value ran as
 """
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
 from staged import staged_files
 
 from steptime import settings
-from steptime.clusters.base import JobSpec
 from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
@@ -63,7 +60,7 @@ printf '%s' "$VALUE" > value
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def jobs(tmp_path_factory):
     """Yield the `work_dir` of a Slurm cluster, with stand-ins for Slurm's commands."""
     work_dir = tmp_path_factory.mktemp("hostile")
     shutil.copytree(settings.shipped("config"), work_dir / "config")
@@ -77,7 +74,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield work_dir
 
 
-def submitted(values: dict[str, Any], jobs: Path, identity: str = "hostile") -> JobSpec:
+def submitted(values, jobs, identity="hostile"):
     """Return the first job of a request, as it would be submitted. Raises UserError."""
     run = plan(parse_request({"workload": "llama3.1", "cluster": "hostile", "gpus": "2", **values})).runs[0]
     config = load_cluster(run.cluster)
@@ -86,7 +83,7 @@ def submitted(values: dict[str, Any], jobs: Path, identity: str = "hostile") -> 
     return job_spec(run, staged, config, identity=identity, started=1)
 
 
-def run_job(spec: JobSpec, jobs: Path) -> Path:
+def run_job(spec, jobs):
     """Run the script with bash as Slurm would; return the job's folder."""
     folder = Path(spec.directory)
     folder.mkdir(parents=True)
@@ -103,7 +100,7 @@ def run_job(spec: JobSpec, jobs: Path) -> Path:
     return folder
 
 
-def a_value_of(field: str, text: str) -> dict[str, Any]:
+def a_value_of(field, text):
     if field == "environment":
         return {field: {"VALUE": text}}
     if field == "load_checkpoint":
@@ -112,13 +109,13 @@ def a_value_of(field: str, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_hostile_text_is_refused_or_stays_data(field: str, jobs: Path, subtests: pytest.Subtests) -> None:
+def test_a_hostile_text_is_refused_or_stays_data(field, jobs, subtests):
     for kind, text in HOSTILE.items():
         with subtests.test(kind):
             _is_refused_or_stays_data(field, kind, text, jobs)
 
 
-def _is_refused_or_stays_data(field: str, kind: str, text: str, jobs: Path) -> None:
+def _is_refused_or_stays_data(field, kind, text, jobs):
     cannot_be = "\n" in text or kind == "nul"  # containers read the environment by lines
     try:
         spec = submitted(a_value_of(field, text), jobs, f"{field}/{kind}")

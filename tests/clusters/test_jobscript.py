@@ -1,20 +1,18 @@
 """Job scripts: a golden copy, checks by bash and shellcheck, and values that try to be code."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from staged import staged_files
 
-from steptime.clusters.base import Job, JobSpec
+from steptime.clusters.base import Job
 from steptime.clusters.jobscript import find_saved_checkpoint, job_spec, saved_checkpoint_dir
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.models import Run
 
-from .conftest import MakeLocalConfig, end_of
+from .conftest import end_of
 
 GOLDEN = Path(__file__).parent / "golden" / "local.sh"
 
@@ -28,30 +26,29 @@ HOSTILE = ["$(touch {canary})", '"; touch {canary}; "', "x\ntouch {canary}\n", "
 
 
 @pytest.fixture
-def run(make_result: Callable[..., Any]) -> Run:
+def run(make_result):
     """Return a planned run of a tiny Llama on two ranks."""
-    planned: Run = make_result(gpus=2, environment={"OMP_PROC_BIND": "close"}).run
-    return planned
+    return make_result(gpus=2, environment={"OMP_PROC_BIND": "close"}).run
 
 
 @pytest.fixture
-def config(make_config: MakeLocalConfig) -> LocalConfig:
+def config(make_config):
     """Return a local cluster whose state is in /state."""
     return make_config(name="local", work_dir="/state")
 
 
-def spec_of(run: Run, config: LocalConfig, **changes: Any) -> JobSpec:
+def spec_of(run, config, **changes):
     return job_spec(
         run, STAGED, config, **{"identity": "llama31/manual/0", "started": 1_790_000_000, **changes}
     )
 
 
-def test_the_script_is_as_reviewed(run: Run, config: LocalConfig) -> None:
+def test_the_script_is_as_reviewed(run, config):
     """After an intended change, write the new script to the golden file and review the difference."""
     assert spec_of(run, config).script == GOLDEN.read_text()
 
 
-def test_the_folders_are_those_of_the_recipe_documents(run: Run, config: LocalConfig) -> None:
+def test_the_folders_are_those_of_the_recipe_documents(run, config):
     spec = spec_of(run, config)
     name = "pretrain_llama3.1_tiny_fp32_2"
     short = spec.name.split("-")[1]
@@ -62,9 +59,7 @@ def test_the_folders_are_those_of_the_recipe_documents(run: Run, config: LocalCo
     assert Run.model_validate_json(spec.files["run.json"]) == run
 
 
-def test_the_name_depends_on_who_asks_and_which_attempt_and_on_nothing_else(
-    run: Run, config: LocalConfig
-) -> None:
+def test_the_name_depends_on_who_asks_and_which_attempt_and_on_nothing_else(run, config):
     first = spec_of(run, config)
     assert spec_of(run, config, started=1_790_009_999).name == first.name
     others = [
@@ -76,7 +71,7 @@ def test_the_name_depends_on_who_asks_and_which_attempt_and_on_nothing_else(
     assert len({spec.directory for spec in [first, *others]}) == 4
 
 
-def variables(value: str) -> dict[str, str]:
+def variables(value):
     """Return an environment with the value, or none if the value has several lines, which is not allowed."""
     return {"VALUE": value} if len(value.splitlines()) < 2 else {}
 
@@ -90,9 +85,7 @@ printf '%s\\0' "$@" > arguments
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-async def test_hostile_values_arrive_as_they_are_and_run_nothing(
-    run: Run, make_config: MakeLocalConfig, tmp_path: Path, value: str
-) -> None:
+async def test_hostile_values_arrive_as_they_are_and_run_nothing(run, make_config, tmp_path, value):
     """Values are in the environment, the folder and the paths of interpreter and trainer of a real job."""
     canary = tmp_path / "canary"
     value = value.format(canary=canary)
@@ -123,7 +116,7 @@ async def test_hostile_values_arrive_as_they_are_and_run_nothing(
 
 
 @pytest.mark.parametrize("experiment", ["", "../x", "$(touch canary)", "x" * 151])
-def test_experiment_names_are_checked(run: Run, config: LocalConfig, experiment: str) -> None:
+def test_experiment_names_are_checked(run, config, experiment):
     with pytest.raises(UserError, match=r"experiment name .* cannot be used"):
         spec_of(run.model_copy(update={"experiment": experiment}), config)
 
@@ -132,7 +125,7 @@ def test_experiment_names_are_checked(run: Run, config: LocalConfig, experiment:
 
 
 @pytest.fixture
-def saving_job(tmp_path: Path) -> Job:
+def saving_job(tmp_path):
     """Return a job that has ended and whose folder is this test's."""
     directory = str(tmp_path / "saved here")
     return Job(
@@ -143,7 +136,7 @@ def saving_job(tmp_path: Path) -> Job:
 CHECKPOINT = "default--None=0.0000-epoch=0-consumed_samples=160.0"
 
 
-async def test_the_saved_checkpoint_is_the_folder_above_weights(local: LocalCluster, saving_job: Job) -> None:
+async def test_the_saved_checkpoint_is_the_folder_above_weights(local, saving_job):
     folder = Path(saved_checkpoint_dir(saving_job))
     assert folder == Path(saving_job.directory, "code", "nemo_experiments", "default", "checkpoints")
     (folder / CHECKPOINT / "weights").mkdir(parents=True)
@@ -170,9 +163,7 @@ async def test_the_saved_checkpoint_is_the_folder_above_weights(local: LocalClus
     ],
     ids=["nothing", "empty", "two", "unfinished"],
 )
-async def test_a_checkpoint_that_cannot_be_loaded_is_named(
-    local: LocalCluster, saving_job: Job, left: list[str], message: str
-) -> None:
+async def test_a_checkpoint_that_cannot_be_loaded_is_named(local, saving_job, left, message):
     for path in left:
         (Path(saving_job.directory) / path).mkdir(parents=True)
     with pytest.raises(SystemFailure, match=message):

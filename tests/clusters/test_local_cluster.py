@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.clusters.base import JobState
 from steptime.clusters.local import state
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig, _request_end
+from steptime.clusters.local.cluster import LocalCluster, _request_end
 from steptime.clusters.local.state import JobFolder
 from steptime.errors import SystemFailure
 
-from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
+from .conftest import end_of, eventually
 
 SUBMIT_AND_LIVE_ON = """
     import asyncio, sys, time
@@ -37,7 +37,7 @@ SUBMIT_AND_LIVE_ON = """
 LEAVES_A_CHILD = "(setsid bash -c 'echo $$ > left; exec sleep 1000' &)"
 
 
-def submitter(config: LocalConfig, spec: JobSpec) -> "subprocess.Popen[str]":
+def submitter(config, spec):
     program = [sys.executable, "-c", textwrap.dedent(SUBMIT_AND_LIVE_ON)]
     return subprocess.Popen(
         [*program, config.model_dump_json(), spec.model_dump_json()],
@@ -48,17 +48,17 @@ def submitter(config: LocalConfig, spec: JobSpec) -> "subprocess.Popen[str]":
     )
 
 
-def job_folder(cluster: LocalCluster, name: str) -> JobFolder:
+def job_folder(cluster, name):
     return JobFolder(cluster._state, name)
 
 
-def runner_of(cluster: LocalCluster, name: str) -> int:
+def runner_of(cluster, name):
     pid = job_folder(cluster, name).runner_pid()
     assert pid is not None
     return pid
 
 
-async def status_of(cluster: Cluster, name: str) -> JobStatus:
+async def status_of(cluster, name):
     return (await cluster.poll([name]))[name]
 
 
@@ -66,9 +66,7 @@ async def status_of(cluster: Cluster, name: str) -> JobStatus:
 
 
 @pytest.mark.long
-async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(
-    make_config: MakeLocalConfig, make_gated: MakeGated
-) -> None:
+async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(make_config, make_gated):
     config, job = make_config(), make_gated("orphan")
     with submitter(config, job.spec) as process:
         assert process.stdout is not None
@@ -84,9 +82,7 @@ async def test_a_job_survives_the_death_of_its_submitters_whole_process_group(
         assert (await end_of(cluster, "orphan")).state is JobState.SUCCEEDED
 
 
-async def test_a_job_shares_no_session_or_descriptor_with_its_submitter(
-    local: LocalCluster, make_spec: MakeSpec
-) -> None:
+async def test_a_job_shares_no_session_or_descriptor_with_its_submitter(local, make_spec):
     script = "for fd in /proc/$$/fd/*; do echo ${fd##*/} $(readlink $fd); done; ps -o sid= -p $$ > session"
     spec = make_spec("alone", script)
     inherited = os.open("/dev/zero", os.O_RDONLY)
@@ -104,9 +100,7 @@ async def test_a_job_shares_no_session_or_descriptor_with_its_submitter(
     assert int((Path(spec.directory) / "session").read_text()) != os.getsid(0)
 
 
-async def test_secrets_of_the_submitter_stay_outside_the_job(
-    local: LocalCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_secrets_of_the_submitter_stay_outside_the_job(local, make_spec, monkeypatch):
     for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "PYTHONPATH", "HF_TOKEN"):
         monkeypatch.setenv(name, "hunter2")
     job = await local.submit(make_spec("env", "env"))
@@ -120,9 +114,7 @@ async def test_secrets_of_the_submitter_stay_outside_the_job(
 
 
 @pytest.mark.long
-async def test_many_processes_that_submit_one_name_get_one_job(
-    make_config: MakeLocalConfig, make_spec: MakeSpec
-) -> None:
+async def test_many_processes_that_submit_one_name_get_one_job(make_config, make_spec):
     config, spec = make_config(), make_spec("one", "echo ran >> count; sleep 0.1")
     processes = [submitter(config, spec) for _ in range(3)]
     answers = {process.communicate()[0] for process in processes}
@@ -132,12 +124,10 @@ async def test_many_processes_that_submit_one_name_get_one_job(
     assert (Path(spec.directory) / "count").read_text() == "ran\n"
 
 
-async def test_a_submit_that_died_before_the_start_is_taken_up_by_the_next(
-    local: LocalCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_submit_that_died_before_the_start_is_taken_up_by_the_next(local, make_spec, monkeypatch):
     spec = make_spec("half", "echo ran >> count")
 
-    def die(*_: object) -> None:
+    def die(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -154,9 +144,7 @@ async def test_a_submit_that_died_before_the_start_is_taken_up_by_the_next(
 
 
 @pytest.mark.long
-async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
-) -> None:
+async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(local, make_spec, make_gated):
     blocking, spec = make_gated("blocking", slots=2), make_spec("half", "true")
     await local.submit(blocking.spec)
     await local.submit(spec)
@@ -174,9 +162,7 @@ async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
 
 
 @pytest.mark.long
-async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(
-    local: LocalCluster, make_gated: MakeGated
-) -> None:
+async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(local, make_gated):
     job = make_gated("lost", LEAVES_A_CHILD)
     submitted = await local.submit(job.spec)
     left = job.folder / "left"
@@ -197,8 +183,8 @@ async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(
 
 @pytest.mark.long
 async def test_the_next_job_starts_only_when_nothing_is_left_of_a_killed_runners_job(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
-) -> None:
+    local, make_spec, make_gated
+):
     job = make_gated("lost", LEAVES_A_CHILD, slots=2)
     await local.submit(job.spec)
     left = job.folder / "left"
@@ -210,9 +196,7 @@ async def test_the_next_job_starts_only_when_nothing_is_left_of_a_killed_runners
     assert (await status_of(local, "lost")).state is JobState.UNKNOWN
 
 
-async def test_after_a_restart_of_the_machine_a_job_is_unknown(
-    local: LocalCluster, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_restart_of_the_machine_a_job_is_unknown(local, make_gated, monkeypatch):
     job = make_gated("before")
     await local.submit(job.spec)
     await eventually(lambda: job.pid)
@@ -223,9 +207,7 @@ async def test_after_a_restart_of_the_machine_a_job_is_unknown(
     assert (status.state, status.reason) == (JobState.UNKNOWN, "the machine was restarted while the job ran")
 
 
-async def test_a_reused_process_id_is_left_alone(
-    local: LocalCluster, make_gated: MakeGated, make_spec: MakeSpec
-) -> None:
+async def test_a_reused_process_id_is_left_alone(local, make_gated, make_spec):
     """The id of a killed runner belongs to another process by now."""
     blocking = make_gated("blocking", slots=2)
     await local.submit(blocking.spec)
@@ -243,9 +225,7 @@ async def test_a_reused_process_id_is_left_alone(
     await bystander.wait()
 
 
-async def test_the_process_id_of_a_killed_runner_is_not_that_of_the_next_one(
-    local: LocalCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_process_id_of_a_killed_runner_is_not_that_of_the_next_one(local, make_spec, monkeypatch):
     """The next runner is only starting, and whoever cancels its job has no id to signal."""
     spec = make_spec("again", "true")
     job = job_folder(local, "again")
@@ -254,7 +234,7 @@ async def test_the_process_id_of_a_killed_runner_is_not_that_of_the_next_one(
     job.runner_lock.write_text(str(bystander.pid))
     starting = []
 
-    def cancelled_meanwhile(_cluster: LocalCluster, job: JobFolder, _number: int, _lock: int) -> None:
+    def cancelled_meanwhile(_cluster, job, _number, _lock):
         starting.append(_request_end(job))
 
     monkeypatch.setattr(LocalCluster, "_start_runner", cancelled_meanwhile)
@@ -265,9 +245,7 @@ async def test_the_process_id_of_a_killed_runner_is_not_that_of_the_next_one(
     await bystander.wait()
 
 
-async def test_the_only_python_311_may_be_that_of_steptime(
-    local: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_only_python_311_may_be_that_of_steptime(local, tmp_path, monkeypatch):
     """On a Debian 13 it is the one that uv fetched for steptime's environment, which no PATH has."""
     monkeypatch.setenv("PATH", str(tmp_path))
     name = Path(sys.executable).name
@@ -276,9 +254,7 @@ async def test_the_only_python_311_may_be_that_of_steptime(
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
-async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
-    local: LocalCluster, turns: int
-) -> None:
+async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(local, turns):
     """Cancelling works at any point of asyncio's start: it comes after this many turns of the event loop."""
     child = f"1000.{os.getpid()}{turns}"
     running = asyncio.create_task(local.run(["sh", "-c", 'sleep "$0" & wait', child]))
@@ -298,9 +274,7 @@ async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
 
 
 @pytest.mark.long
-async def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(
-    make_config: MakeLocalConfig, make_gated: MakeGated
-) -> None:
+async def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(make_config, make_gated):
     job = make_gated("stubborn", "trap '' TERM")
     async with LocalCluster(make_config(grace_s=0.3)) as cluster:
         await cluster.submit(job.spec)
@@ -312,7 +286,7 @@ async def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(
     assert not psutil.pid_exists(job.pid)
 
 
-async def test_a_job_may_tidy_up_on_sigterm(local: LocalCluster, make_gated: MakeGated) -> None:
+async def test_a_job_may_tidy_up_on_sigterm(local, make_gated):
     job = make_gated("tidy", "trap 'echo > tidied; exit 0' TERM")
     await local.submit(job.spec)
     await eventually(lambda: job.pid)
@@ -321,7 +295,7 @@ async def test_a_job_may_tidy_up_on_sigterm(local: LocalCluster, make_gated: Mak
     assert (job.folder / "tidied").exists()
 
 
-async def test_what_a_job_leaves_running_is_ended_and_told(local: LocalCluster, make_spec: MakeSpec) -> None:
+async def test_what_a_job_leaves_running_is_ended_and_told(local, make_spec):
     spec = make_spec("careless", "setsid sleep 1000 & echo $! > pid")
     await local.submit(spec)
     status = await end_of(local, "careless")
@@ -333,9 +307,7 @@ async def test_what_a_job_leaves_running_is_ended_and_told(local: LocalCluster, 
 # --- trouble at the start --------------------------------------------------------------------------
 
 
-async def test_a_state_folder_that_cannot_be_written_is_named(
-    make_config: MakeLocalConfig, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_a_state_folder_that_cannot_be_written_is_named(make_config, make_spec, tmp_path):
     (tmp_path / "file").touch()
     async with LocalCluster(make_config(work_dir=str(tmp_path / "file"))) as cluster:
         with pytest.raises(SystemFailure, match=r"job x could not be submitted on here: .*Not a directory"):

@@ -11,14 +11,14 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.clusters.local.state import JobFolder
 from steptime.errors import UserError
 
-from .conftest import MakeGated, MakeLocalConfig, MakeSpec, end_of, eventually
+from .conftest import end_of, eventually
 
 pytestmark = pytest.mark.long
 
 
 async def test_exclusive_jobs_run_one_after_the_other_in_the_order_of_their_submission(
-    make_config: MakeLocalConfig, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+    make_config, make_spec, tmp_path
+):
     order = tmp_path / "order"
     async with LocalCluster(make_config(exclusive=True, slots=4)) as cluster:
         names = [f"job-{number}" for number in range(3)]
@@ -29,9 +29,7 @@ async def test_exclusive_jobs_run_one_after_the_other_in_the_order_of_their_subm
     assert order.read_text().splitlines() == [line for name in names for line in (f"{name} begins", "ends")]
 
 
-async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
-) -> None:
+async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(local, make_spec, make_gated):
     first, second, large = make_gated("first"), make_gated("second"), make_gated("large", slots=2)
     for spec in (first.spec, second.spec, large.spec, make_spec("small", "true")):
         await local.submit(spec)
@@ -49,9 +47,7 @@ async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(
 
 
 @pytest.mark.parametrize("ends_first", [0, 1])
-async def test_a_small_job_starts_as_soon_as_any_earlier_one_ends(
-    local: LocalCluster, make_gated: MakeGated, ends_first: int
-) -> None:
+async def test_a_small_job_starts_as_soon_as_any_earlier_one_ends(local, make_gated, ends_first):
     running = [make_gated("first"), make_gated("second")]
     third, fourth = make_gated("third"), make_gated("fourth")
     for job in (*running, third, fourth):
@@ -71,9 +67,7 @@ async def test_a_small_job_starts_as_soon_as_any_earlier_one_ends(
     await eventually(lambda: fourth.pid)
 
 
-async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
-    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated
-) -> None:
+async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(local, make_spec, make_gated):
     first = make_gated("first", slots=2)
     await local.submit(first.spec)
     specs = [make_spec(name, "echo ran >> count", slots=2) for name in ("second", "third", "fourth")]
@@ -93,7 +87,7 @@ async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
     assert (Path(specs[0].directory) / "count").read_text() == "ran\n"
 
 
-async def test_a_job_larger_than_the_machine_is_refused(local: LocalCluster, make_spec: MakeSpec) -> None:
+async def test_a_job_larger_than_the_machine_is_refused(local, make_spec):
     with pytest.raises(UserError, match=r"needs 3 slots and here has 2: .* in config/clusters/here\.yaml"):
         await local.submit(make_spec("large", "true", slots=3))
     assert await local.find("large") is None

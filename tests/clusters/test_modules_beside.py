@@ -3,19 +3,17 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from printed_tables import config_with
 from staged import staged_files
 
-from steptime.clusters.base import Cluster, Job, JobState
+from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
-from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 
 from .conftest import end_of
@@ -26,7 +24,7 @@ OWN_PROGRAM = ROOT / "tests" / "data" / "own_program"
 TITAN = ROOT / "tests" / "data" / "torchtitan"
 
 
-def planned(config_folder: Path, monkeypatch: pytest.MonkeyPatch, launcher: dict[str, Any]) -> Run:
+def planned(config_folder, monkeypatch, launcher):
     """Plan two ranks of the workload for torchtitan with another launcher."""
     folder = config_with(TITAN, config_folder)
     path = folder / "workloads" / "titan-llama3-26.11.yaml"
@@ -37,13 +35,13 @@ def planned(config_folder: Path, monkeypatch: pytest.MonkeyPatch, launcher: dict
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
-def cluster_and_config(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
+def cluster_and_config(request):
     """Return a cluster and its configuration."""
     make = "make_slurm_config" if request.param == "slurm" else "make_config"
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
 
 
-async def ended(cluster_and_config: tuple[Cluster, Any], run: Run) -> Job:
+async def ended(cluster_and_config, run):
     """Start a run on a cluster, and wait until it has succeeded."""
     cluster, config = cluster_and_config
     staged = staged_files(sys.executable, f"{ROOT}:{TORCHRUN}")
@@ -54,8 +52,8 @@ async def ended(cluster_and_config: tuple[Cluster, Any], run: Run) -> Job:
 
 
 def test_steps_are_in_the_log_although_the_program_is_killed_after_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     program = "import os; print('iteration 1/50'); os.kill(os.getpid(), 9)"
     command = [sys.executable, "-m", "trainer.command", "python", "-c", program]
@@ -63,9 +61,7 @@ def test_steps_are_in_the_log_although_the_program_is_killed_after_them(
     assert (killed.returncode, killed.stdout) == (-9, "iteration 1/50\n")
 
 
-async def test_files_of_the_workload_import_each_other(
-    cluster_and_config: tuple[Cluster, Any], config_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_of_the_workload_import_each_other(cluster_and_config, config_folder, monkeypatch):
     files = {
         # Each rank's line in one write, as the ranks share the log: an unbuffered `print` writes pieces.
         "train.py": (
@@ -85,8 +81,8 @@ async def test_files_of_the_workload_import_each_other(
 
 
 async def test_a_program_that_imports_modules_of_its_folder_is_read_and_valid(
-    cluster_and_config: tuple[Cluster, Any], config_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster_and_config, config_folder, monkeypatch
+):
     """Megatron-LM's `pretrain_gpt.py`, which is in no package, imports `gpt_builders` from beside it, too."""
     program = OWN_PROGRAM / "pretrain_gpt.py"
     run = planned(
@@ -107,11 +103,11 @@ async def test_a_program_that_imports_modules_of_its_folder_is_read_and_valid(
     ids=lambda of: of[0],
 )
 async def test_python_is_the_environments_behind_any_first_word(
-    first_words: list[str],
-    cluster_and_config: tuple[Cluster, Any],
-    config_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    first_words,
+    cluster_and_config,
+    config_folder,
+    monkeypatch,
+):
     program = "import os, sys; os.write(1, ('interpreter ' + sys.executable + chr(10)).encode())"
     command = [*first_words, "python", "-c", program]
     job = await ended(cluster_and_config, planned(config_folder, monkeypatch, {"command": command}))
@@ -119,11 +115,11 @@ async def test_python_is_the_environments_behind_any_first_word(
 
 
 async def test_a_checkout_is_found_by_a_python_path_in_the_command(
-    cluster_and_config: tuple[Cluster, Any],
-    config_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    cluster_and_config,
+    config_folder,
+    tmp_path,
+    monkeypatch,
+):
     (package := tmp_path / "checkout" / "titan").mkdir(parents=True)
     (package / "train.py").write_text("print('trained by the checkout', flush=True)\n")
     command = ["env", f"PYTHONPATH={package.parent}", "python", "-m", "titan.train"]

@@ -5,9 +5,7 @@ nothing.
 """
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,19 +14,17 @@ from named_runs import IN_IMAGE, SAVED_AT, run_of
 
 from steptime.clusters import jobscript
 from steptime.clusters.base import Job, JobState, JobStatus
-from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
 from steptime.recipes.bridge_launch import CHECKPOINTS, bridge_command
-from steptime.recipes.models import Mode, Run
-from steptime.store.run_models import Check
+from steptime.recipes.models import Mode
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "megatron_bridge"
 
 
-def started(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
+def started(run, folder):
     """Run the stand-in in the folder, with the arguments and variables of a rank."""
     script, *arguments = bridge_command(run)
     variables = {
@@ -42,7 +38,7 @@ def started(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def log_of(run: Run, folder: Path) -> Path:
+def log_of(run, folder):
     ended = started(run, folder)
     assert ended.returncode == 0, ended.stderr
     path = folder / f"log-{run.mode.value}.out"
@@ -50,14 +46,14 @@ def log_of(run: Run, folder: Path) -> Path:
     return path
 
 
-def judged(run: Run, path: Path) -> dict[str, Check]:
+def judged(run, path):
     log = read_log(path, first_step=run.first_step, max_steps=run.max_steps)
     status = JobStatus(state=JobState.SUCCEEDED)
     return {check.name: check for check in validate(run, status, log, measure(run, log)).checks}
 
 
 @pytest.mark.parametrize("release", ["25.11", "26.02", "26.04", "26.06", "26.08"])
-def test_a_run_is_measured_and_valid_without_flops(release: str, tmp_path: Path) -> None:
+def test_a_run_is_measured_and_valid_without_flops(release, tmp_path):
     run = run_of(release)
     path = log_of(run, tmp_path)
     checks = judged(run, path)
@@ -72,7 +68,7 @@ def test_a_run_is_measured_and_valid_without_flops(release: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("release", ["25.11", "26.08"])
-async def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path, local: LocalCluster) -> None:
+async def test_a_checkpoint_is_saved_and_loaded(release, tmp_path, local):
     job = Job(
         **{"cluster": "local", "job_id": "1", "name": "saving", "log_path": "log", "submitted_at": 1.0},
         directory=str(tmp_path),
@@ -104,12 +100,12 @@ async def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path, lo
 SCRIPTS = "/opt/Megatron-Bridge/scripts/performance"
 
 
-def script_of(run: Run, config: object) -> str:
+def script_of(run, config):
     spec = jobscript.job_spec(run, IN_IMAGE, config, identity="d/r/c", started=1_700_000_000)  # type: ignore[arg-type]
     return spec.script
 
 
-def test_a_local_script(make_config: Callable[..., object]) -> None:
+def test_a_local_script(make_config):
     text = script_of(run_of(), make_config(container="bwrap", gpu_type="h100"))
     assert (
         f" {SCRIPTS}/run_script.py --model_family_name=gpt_oss --model_recipe_name=gpt_oss_120b --gpu=h100 "
@@ -119,7 +115,7 @@ def test_a_local_script(make_config: Callable[..., object]) -> None:
     assert "-m trainer" not in text
 
 
-def test_a_script_for_runai(make_runai_config: Callable[..., object]) -> None:
+def test_a_script_for_runai(make_runai_config):
     text = script_of(run_of("26.08"), make_runai_config(gpu_type="h100"))
     assert f"  {SCRIPTS}/bootstrap.py --model_family_name=gpt_oss " in text
     assert '"${meeting[@]}" --nproc-per-node="$((ranks / pods))" \\\n' in text

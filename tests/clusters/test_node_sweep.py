@@ -1,40 +1,35 @@
 """A node sweep of four nodes on a real Slurm, around a job that holds one of them."""
 
 import sys
-from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 from staged import staged_files
 from stored import write
 
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.judging.node_pairs import describe_node_pairs
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
-from steptime.recipes.models import OwnProgram, Run
-from steptime.recipes.sweep_planning import Cell, expand_cell, plan_sweep
+from steptime.recipes.models import OwnProgram
+from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.store.run_queries import Store
 from steptime.waiting import poll_until_async
-
-from .conftest import MakeGated
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = OwnProgram(kind="command", command=("python", "-m", "collective_stand_in"))
 
 
-def run_of(cell: Cell) -> Run:
+def run_of(cell):
     (run,) = expand_cell(cell)
     return run.model_copy(update={"recipe": run.recipe.model_copy(update={"launcher": LAUNCHER})})
 
 
-async def ended(cluster: SlurmCluster, names: Collection[str]) -> dict[str, JobStatus]:
-    async def poll() -> dict[str, JobStatus] | None:
+async def ended(cluster, names):
+    async def poll():
         description = await cluster.poll([*names])
         return None if any(description[name].state.is_live for name in names) else description
 
@@ -44,12 +39,12 @@ async def ended(cluster: SlurmCluster, names: Collection[str]) -> dict[str, JobS
 @pytest.mark.slurm
 @pytest.mark.long
 async def test_a_node_sweep_around_a_running_job(
-    slurm: SlurmCluster,
-    make_slurm_config: Callable[..., Any],
-    make_gated: MakeGated,
-    make_result: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
+    slurm,
+    make_slurm_config,
+    make_gated,
+    make_result,
+    tmp_path,
+):
     held = make_gated("held", slots=2)  # takes all of node1
     await slurm.submit(held.spec)
     staged = staged_files(sys.executable, f"{ROOT}:{ROOT / 'tests' / 'stand_ins' / 'collective'}")

@@ -3,7 +3,6 @@
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,19 +12,19 @@ from staged import staged_files
 from stored import publish
 from torchtitan_environment import make_assets, torchtitan_python
 
-from steptime.clusters.base import Cluster, JobState
+from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.errors import UserError
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
-from steptime.recipes.models import Mode, Run
+from steptime.recipes.models import Mode
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
 from steptime.staging.checking import require_trainable
 from steptime.store.run_queries import Store
 
-from .conftest import MakeLocalConfig, end_of
+from .conftest import end_of
 
 ROOT = Path(__file__).parents[2]
 TITAN = ROOT / "tests" / "data" / "torchtitan"
@@ -35,14 +34,14 @@ RELEASES = {"0.2.2": "25.12", "0.3.0": "26.11"}
 
 
 @pytest.fixture(autouse=True)
-def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(config_folder, monkeypatch):
     """Return the shipped config with torchtitan's file in it."""
     folder = config_with(TITAN, config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
 
 
-def planned(**options: Any) -> Run:
+def planned(**options):
     made = plan(PlanRequest(**{"workload": "titan-llama3-26.11", **options}))
     require_trainable(made.all_runs)
     return made.runs[0]
@@ -51,9 +50,7 @@ def planned(**options: Any) -> Run:
 @pytest.mark.parametrize(
     ("release", "option"), [("25.12", "--job.config_file=llama3_8b.toml"), ("26.11", "--config=llama3_8b")]
 )
-def test_a_script_for_gpus_starts_the_program_on_each_rank(
-    release: str, option: str, make_config: MakeLocalConfig
-) -> None:
+def test_a_script_for_gpus_starts_the_program_on_each_rank(release, option, make_config):
     run = planned(workload=f"titan-llama3-{release}", gpu_type="h100", gpus="64")
     config = make_config(container="bwrap", gpu_type="h100")
     spec = job_spec(run, IN_IMAGE, config, identity="d/r/c", started=1_700_000_000)
@@ -67,21 +64,21 @@ def test_a_script_for_gpus_starts_the_program_on_each_rank(
 
 # `make test` has one release on one kind of cluster, as the scripts for the others are reviewed.
 @pytest.fixture(params=["local", pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.exhaustive])])
-def cluster_and_config(request: pytest.FixtureRequest) -> tuple[Cluster, Any]:
+def cluster_and_config(request):
     """Return a cluster and its configuration."""
     make = "make_slurm_config" if request.param == "slurm" else "make_config"
     return request.getfixturevalue(request.param), request.getfixturevalue(make)()
 
 
 @pytest.fixture(scope="session", params=[pytest.param("0.2.2", marks=pytest.mark.exhaustive), "0.3.0"])
-def titan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+def titan(request, tmp_path_factory):
     """Return a release of torchtitan, the interpreter of its environment, and a folder with its assets."""
     python, assets = torchtitan_python(request.param), tmp_path_factory.mktemp("assets")
     make_assets(python, assets)
     return request.param, python, assets
 
 
-def use_debug_model(path: Path, version: str, assets: Path) -> None:
+def use_debug_model(path, version, assets):
     """Change a workload's file as little as a CPU asks for: torchtitan's debug model, and its assets."""
     text = path.read_text().replace("/workspace/assets", str(assets))
     for model in ('flavor = "8B"', "--config=llama3_8b\n"):
@@ -98,12 +95,12 @@ def use_debug_model(path: Path, version: str, assets: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 async def test_torchtitan_trains_and_is_measured_checked_and_stored(
-    cluster_and_config: tuple[Cluster, Any],
-    titan: tuple[str, Path, Path],
-    config: Path,
-    make_result: Any,
-    tmp_path: Path,
-) -> None:
+    cluster_and_config,
+    titan,
+    config,
+    make_result,
+    tmp_path,
+):
     cluster, cluster_config = cluster_and_config
     version, python, assets = titan
     workload = f"titan-llama3-{RELEASES[version]}"
@@ -131,16 +128,16 @@ async def test_torchtitan_trains_and_is_measured_checked_and_stored(
     assert row["tokens_per_s"] == pytest.approx(2 * 4 * 128 / measured.step_time_mean_s)
 
 
-def _seconds_by_time_stamps(path: str, first: int, last: int) -> float:
+def _seconds_by_time_stamps(path, first, last):
     """Return the mean step time of the steps after `first` up to `last`, by when rank 0 printed them."""
     printed = re.compile(r"\[titan\] (\S+ \S+),(\d{3}) .*step: *(\d+) ")
-    times: dict[int, float] = {}
+    times = {}
     for match in printed.finditer(Path(path).read_text()):
         times.setdefault(int(match[3]), datetime.fromisoformat(match[1]).timestamp() + int(match[2]) / 1000)
     return (times[last] - times[first]) / (last - first)
 
 
-def test_the_file_without_its_launcher_is_refused_before_the_wrong_program_starts(config: Path) -> None:
+def test_the_file_without_its_launcher_is_refused_before_the_wrong_program_starts(config):
     path = config / "workloads" / FILE
     content = yaml.safe_load(path.read_text())
     del content["launcher"]
@@ -166,9 +163,7 @@ def test_the_file_without_its_launcher_is_refused_before_the_wrong_program_start
         ),
     ],
 )
-def test_what_a_launcher_cannot_have_is_refused(
-    config: Path, launcher: dict[str, Any], sentence: str
-) -> None:
+def test_what_a_launcher_cannot_have_is_refused(config, launcher, sentence):
     path = config / "workloads" / FILE
     path.write_text(
         yaml.safe_dump(yaml.safe_load(path.read_text()) | {"launcher": {"kind": "command"} | launcher})
@@ -178,7 +173,7 @@ def test_what_a_launcher_cannot_have_is_refused(
     assert sentence in str(refused.value)
 
 
-def test_what_only_the_trainer_does_is_refused() -> None:
+def test_what_only_the_trainer_does_is_refused():
     run = planned(gpus="1").model_copy(update={"mode": Mode.PROFILE})
     with pytest.raises(UserError, match="is trained by its own program, which steptime only times"):
         require_trainable([run])

@@ -1,8 +1,5 @@
 """What a cluster's file permits runs to ask for: plans, commands and a DAG's first task refuse the rest."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from staged import staged_files
 from typer.testing import CliRunner
@@ -48,7 +45,7 @@ NEVER = (
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path, monkeypatch):
     """Return the file of a Slurm cluster beside the shipped workloads."""
     for entry in settings.shipped("config").iterdir():
         if entry.name != "clusters":
@@ -60,7 +57,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def refusal(**options: Any) -> str:
+def refusal(**options):
     """Return the refusal of a run by a DAG's first task, or an empty text if it is accepted."""
     try:
         workload = options.pop("workload", "llama3.1")
@@ -70,7 +67,7 @@ def refusal(**options: Any) -> str:
     return ""
 
 
-def test_variables_that_lead_to_code_are_refused_until_the_file_permits_them(site: Path) -> None:
+def test_variables_that_lead_to_code_are_refused_until_the_file_permits_them(site):
     for name in LEADS_TO_CODE:
         assert f"code-loading variable '{name}' is not permitted on cluster site" in refusal(
             environment={name: "/x"}
@@ -88,8 +85,8 @@ def test_variables_that_lead_to_code_are_refused_until_the_file_permits_them(sit
         assert refusal(environment={name: "x"}), f"{name} is the script's own"
 
 
-def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
-    options: tuple[dict[str, Any], ...] = (
+def test_a_list_has_patterns_and_none_permits_all(site):
+    options = (
         {"environment": {"NCCL_TUNER_PLUGIN": "x"}},
         {"image": "docker.io/somebody/else:1"},
         {"image": "nvcr.io/nvidia/nemo-lookalike:25.02.01"},
@@ -99,7 +96,7 @@ def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
         {"partition": "batch,gold"},
         {"additional_slurm_params": "qos=high"},
     )
-    permitted: tuple[dict[str, Any], ...] = (
+    permitted = (
         {},
         {"environment": {"NCCL_NET_PLUGIN": "none", "TRITON_CACHE_DIR": "/x"}},
         {"image": "nvcr.io/nvidia/nemo:25.04.01"},
@@ -121,20 +118,20 @@ def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
     )
 
 
-def test_a_run_may_take_all_gpus_that_jobs_may_hold(site: Path) -> None:
+def test_a_run_may_take_all_gpus_that_jobs_may_hold(site):
     site.write_text(f"{SITE}gpus: 8\n")
     assert refusal() == ""
     site.write_text(f"{SITE}gpus: 7\n")
     assert "needs 8 GPUs, but jobs on cluster site may hold at most 7 together" in refusal()
 
 
-def test_the_image_of_the_recipe_is_held_to_the_list_too(site: Path) -> None:
+def test_the_image_of_the_recipe_is_held_to_the_list_too(site):
     site.write_text(f"{SITE}permitted_images: ['registry.site/*']\n")
     assert "image 'nvcr.io/nvidia/nemo:25.02.01' is not permitted on cluster site" in refusal()
     assert refusal(image="registry.site/nemo:1") == ""
 
 
-def test_a_runai_cluster_runs_images_though_its_file_names_no_container(site: Path) -> None:
+def test_a_runai_cluster_runs_images_though_its_file_names_no_container(site):
     site.write_text(
         "name: site\nkind: runai\ngpu_type: h100\nconnection: site\nimage: registry.site/bash:1\n"
         "work_dir: /shared\npvcs: [{claim: work, path: /shared}]\n"
@@ -143,7 +140,7 @@ def test_a_runai_cluster_runs_images_though_its_file_names_no_container(site: Pa
 
 
 @pytest.mark.parametrize("command", [("plan",), ("plan", "--show-script"), ("run", "--dry-run"), ("run",)])
-def test_every_command_that_plans_refuses(site: Path, command: tuple[str, ...]) -> None:
+def test_every_command_that_plans_refuses(site, command):
     """`run` refuses before it contacts Airflow, which does not run here."""
     site.write_text(SITE + LISTS)
     options = ["llama3.1", "--cluster", "site", "--size", "8b", "--gpus", "8", "--account", "finance"]
@@ -152,7 +149,7 @@ def test_every_command_that_plans_refuses(site: Path, command: tuple[str, ...]) 
     assert "account 'finance' is not permitted on cluster site" in str(done.exception)
 
 
-def test_a_job_is_not_made_of_a_run_that_got_past_the_checks(site: Path) -> None:
+def test_a_job_is_not_made_of_a_run_that_got_past_the_checks(site):
     """The run was planned before the cluster's file was changed."""
     run = plan(
         PlanRequest.model_validate({"workload": "llama3.1", "cluster": "site", "account": "finance"})
@@ -163,8 +160,8 @@ def test_a_job_is_not_made_of_a_run_that_got_past_the_checks(site: Path) -> None
         job_spec(run, STAGED, load_cluster("site"), identity="x", started=1)
 
 
-def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site: Path) -> None:
-    def refused(**variables: str) -> str:
+def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site):
+    def refused(**variables):
         return refusal(workload="gpt-oss-26.02", size=None, gpus=None, environment=variables)
 
     assert "the Hugging Face hub's cache to '/home/someone/hub'" in refused(HF_HOME="/home/someone")
@@ -176,10 +173,10 @@ def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site: Path) -
 
 
 @pytest.mark.long
-def test_an_owner_has_its_own_account_and_no_other(site: Path) -> None:
+def test_an_owner_has_its_own_account_and_no_other(site):
     options = {"cluster": "site", "size": "8b", "gpus": "8"}
 
-    def account_of(owner: str, **more: str) -> object:
+    def account_of(owner, **more):
         planned = plan_from_params("llama3.1", {**options, **more}, owner=owner)
         return planned.runs[0].cluster_options.get("account")
 

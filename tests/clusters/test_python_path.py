@@ -1,15 +1,12 @@
 """The order in which a rank in an image finds packages: the trainer's folder, then the image's own path."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
 from staged import staged_files
 
-from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.clusters.runai.config import RunaiConfig
@@ -40,7 +37,7 @@ printf '%s' "$PYTHONPATH"
 SITE = {"name": "here", "gpu_type": "h100", "connection": "here"}
 
 
-def clusters(folder: str) -> dict[str, ClusterConfig]:
+def clusters(folder):
     site = {**SITE, "work_dir": folder}
     pvcs = [{"claim": "workspace", "path": folder}]
     return {
@@ -51,7 +48,7 @@ def clusters(folder: str) -> dict[str, ClusterConfig]:
     }
 
 
-def program(path: Path, text: str) -> None:
+def program(path, text):
     path.write_text(text)
     path.chmod(0o755)
 
@@ -59,12 +56,12 @@ def program(path: Path, text: str) -> None:
 @pytest.mark.parametrize("of_the_image", ["/opt/NeMo:/opt/Megatron-LM", ""], ids=["set", "not set"])
 @pytest.mark.parametrize("kind", ["pyxis", "apptainer", "bwrap", "runai"])
 def test_an_image_keeps_its_own_python_path(
-    make_result: Callable[..., Any],
-    tmp_path: Path,
-    kind: str,
-    of_the_image: str,
-    request: pytest.FixtureRequest,
-) -> None:
+    make_result,
+    tmp_path,
+    kind,
+    of_the_image,
+    request,
+):
     """NeMo's images find their packages by PYTHONPATH; the login shell's PYTHONPATH stays out of the job."""
     if kind == "bwrap":
         request.getfixturevalue("bwrap")

@@ -2,9 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,8 +11,7 @@ from staged import staged_files
 
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.config import SlurmConfig
-from steptime.recipes.models import Run
-from trainer.launch import Launch, read_launch
+from trainer.launch import read_launch
 
 pytestmark = pytest.mark.long
 
@@ -30,7 +27,7 @@ pathlib.Path("rank-" + os.environ["SLURM_PROCID"]).write_text(json.dumps(dict(os
 class Cluster:
     """A machine whose srun is the stand-in, and an image on it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.work = folder / "work"
         self.tools = folder / "tools"
         self.work.mkdir()
@@ -41,7 +38,7 @@ class Cluster:
         python.chmod(0o755)
         self.path = f"{self.tools}:{os.environ['PATH']}"
 
-    def ranks(self, run: Run, image: str, submitter: dict[str, str]) -> list[dict[str, str]]:
+    def ranks(self, run, image, submitter):
         """Return the environment of every rank of the run's job."""
         file = self.work / "nemo.sqsh"
         file.write_text(f"PATH={self.path}\n{image}")
@@ -59,20 +56,18 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
+def cluster(tmp_path):
     return Cluster(tmp_path)
 
 
-def launch(environment: dict[str, str]) -> Launch:
+def launch(environment):
     """Return how the trainer believes it was started; variables that it sets are restored."""
     with mock.patch.dict(os.environ, environment, clear=True):
         return read_launch()
 
 
 @pytest.mark.parametrize("hooks", [False, True], ids=["pyxis alone", "with the hooks of enroot"])
-def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
-    make_result: Callable[..., Any], cluster: Cluster, hooks: bool
-) -> None:
+def test_ranks_in_an_image_of_pytorch_are_those_of_srun(make_result, cluster, hooks):
     """For a PyTorch image pyxis sets RANK and LOCAL_RANK as torchrun does, and the hook WORLD_SIZE."""
     if hooks:
         (cluster.tools / "hooks").touch()
@@ -86,9 +81,7 @@ def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
         assert told.by_launcher
 
 
-def test_what_names_files_of_the_login_node_stays_outside(
-    make_result: Callable[..., Any], cluster: Cluster
-) -> None:
+def test_what_names_files_of_the_login_node_stays_outside(make_result, cluster):
     """Slurm passes on the submitter's shell variables, and pyxis those that the image does not set."""
     of_the_shell = {
         "LD_LIBRARY_PATH": "/login/lib",
@@ -103,9 +96,7 @@ def test_what_names_files_of_the_login_node_stays_outside(
     assert (bare["NCCL_SOCKET_IFNAME"], bare["NEMO"]) == ("ib0", "25.04")
 
 
-def test_what_an_image_or_a_run_sets_itself_is_kept(
-    make_result: Callable[..., Any], cluster: Cluster
-) -> None:
+def test_what_an_image_or_a_run_sets_itself_is_kept(make_result, cluster):
     run = make_result(gpus=1).run
     (of_image,) = cluster.ranks(run, f"{OF_NGC}LD_LIBRARY_PATH=/image/lib\n", {"LD_LIBRARY_PATH": "/login"})
     assert of_image["LD_LIBRARY_PATH"] == "/image/lib"

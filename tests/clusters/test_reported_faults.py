@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-from pathlib import Path
 
 import asyncssh
 import pytest
@@ -16,18 +15,16 @@ from steptime.clusters.slurm.submit import error_for_refused_job, submit_command
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
 from steptime.logs.reader import read_log
 
-from .conftest import MakeSpec
 
-
-def line(state: str, *, exit_code: str = "0", nodes: str = "n1", reason: str = "None", id: str = "7") -> str:
+def line(state, *, exit_code="0", nodes="n1", reason="None", id="7"):
     """Return a line of squeue, or of sacct with an exit code such as `0:15`."""
     return f"{id}|{state}|{exit_code}|1700000000|1700000060|1700000100|{nodes}|job|{reason}|/shared/job|"
 
 
-def slurm_that_answers(*, stdout: str = "", stderr: str = "", exit_code: int = 0) -> SlurmCommands:
+def slurm_that_answers(*, stdout="", stderr="", exit_code=0):
     """Return Slurm's commands, each of which ends like this."""
 
-    async def run(_: list[str], **_options: object) -> CommandResult:
+    async def run(_, **_options):
         return CommandResult(exit_code=exit_code, stdout=stdout, stderr=stderr)
 
     return SlurmCommands(run, cluster="eos", root="/shared")
@@ -68,14 +65,14 @@ STATES = {
 
 
 @pytest.mark.parametrize("report", STATES)
-def test_a_state_is_what_it_says(report: str) -> None:
+def test_a_state_is_what_it_says(report):
     text, state, cluster_fault = STATES[report]
     [record] = read_records(text)
     status = record_status(record)
     assert (status.state, status.cluster_fault) == (state, cluster_fault)
 
 
-def test_a_requeued_job_is_not_its_preempted_first_run() -> None:
+def test_a_requeued_job_is_not_its_preempted_first_run():
     """MFC 1311: sacct shows PREEMPTED for the first run after the second has completed."""
     text = f"{line('PREEMPTED', exit_code='0:15')}\n{line('COMPLETED', exit_code='0:0')}"
     [[record]] = group_by_name(read_records(text)).values()
@@ -85,16 +82,16 @@ def test_a_requeued_job_is_not_its_preempted_first_run() -> None:
 @pytest.mark.parametrize(
     "text", ["", "\n", "\n\n", "\0", "slurm_load_jobs error: x", "7|", "|" * 9, "7" + "|" * 9]
 )
-def test_lines_without_a_job_are_none(text: str) -> None:
+def test_lines_without_a_job_are_none(text):
     """DIRAC 5421: "need more than 0 values to unpack"."""
     assert read_records(text) == []
 
 
-async def test_a_job_is_found_in_whatever_partition_it_is(make_spec: MakeSpec) -> None:
+async def test_a_job_is_found_in_whatever_partition_it_is(make_spec):
     """Nextflow 1151 and 7237: squeue is asked about one partition, and a site moves jobs to another."""
-    words: list[str] = []
+    words = []
 
-    async def run(argv: list[str], **_: object) -> CommandResult:
+    async def run(argv, **_):
         words.extend(argv)
         return CommandResult(exit_code=0, stdout="", stderr="")
 
@@ -105,7 +102,7 @@ async def test_a_job_is_found_in_whatever_partition_it_is(make_spec: MakeSpec) -
     assert not [word for word in words if word.startswith(("-p", "--partition", "--clusters", "-M"))]
 
 
-async def test_a_job_that_got_the_number_of_an_earlier_one_is_told_from_it() -> None:
+async def test_a_job_that_got_the_number_of_an_earlier_one_is_told_from_it():
     """submitit 1660: after a reset of Slurm's numbers sacct shows the end of another job."""
     answer = (
         f"{line('FAILED', exit_code='1:0').replace('|job|', '|other|')}\n{line('RUNNING', exit_code='0:0')}"
@@ -117,12 +114,12 @@ async def test_a_job_that_got_the_number_of_an_earlier_one_is_told_from_it() -> 
     }
 
 
-async def test_sacct_is_asked_about_many_jobs_in_parts_and_by_their_own_numbers() -> None:
+async def test_sacct_is_asked_about_many_jobs_in_parts_and_by_their_own_numbers():
     """slurm-pipeline 45: too many numbers in one command; snakemake 1227: sacct shows what began today;
     snakemake 2036: a task of an array has another number."""
-    asked: list[list[str]] = []
+    asked = []
 
-    async def run(argv: list[str], **_: object) -> CommandResult:
+    async def run(argv, **_):
         asked.append(argv)
         numbers = argv[-1].partition("=")[2].split(",")
         rows = [line("COMPLETED", exit_code="0:0", id=number) for number in numbers]
@@ -148,7 +145,7 @@ QUEUE_ERRORS = {
 
 
 @pytest.mark.parametrize("report", QUEUE_ERRORS)
-async def test_a_queue_that_does_not_answer_ends_no_job(report: str) -> None:
+async def test_a_queue_that_does_not_answer_ends_no_job(report):
     with pytest.raises(OutOfReach):
         await slurm_that_answers(stderr=QUEUE_ERRORS[report], exit_code=1).squeue(["job"])
 
@@ -161,9 +158,7 @@ SBATCH = {
 
 
 @pytest.mark.parametrize("report", SBATCH)
-def test_the_number_of_a_job_is_found_in_what_sbatch_prints(
-    report: str, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_the_number_of_a_job_is_found_in_what_sbatch_prints(report, make_spec, tmp_path):
     printed, number = SBATCH[report]
     for name, text in {"squeue": "", "sbatch": printed, "scontrol": ""}.items():
         stub = tmp_path / "bin" / name
@@ -189,7 +184,7 @@ ACCOUNTING = {
 
 
 @pytest.mark.parametrize("report", ACCOUNTING)
-async def test_accounting_that_does_not_answer_ends_no_job(report: str) -> None:
+async def test_accounting_that_does_not_answer_ends_no_job(report):
     commands = slurm_that_answers(stderr=ACCOUNTING[report], exit_code=1)
     if "disabled" in ACCOUNTING[report]:
         assert await commands.sacct("--name", ["job"], ["job"]) == {}
@@ -199,7 +194,7 @@ async def test_accounting_that_does_not_answer_ends_no_job(report: str) -> None:
             await commands.sacct("--name", ["job"], ["job"])
 
 
-async def test_an_old_slurm_is_named_by_its_own_words() -> None:
+async def test_an_old_slurm_is_named_by_its_own_words():
     """SkyPilot 8907: squeue lacks an option, and the cluster is torn down with the job still in it."""
 
     commands = slurm_that_answers(stderr="squeue: unrecognized option '--only-job-state'", exit_code=1)
@@ -207,7 +202,7 @@ async def test_an_old_slurm_is_named_by_its_own_words() -> None:
         await commands.squeue(["job"])
 
 
-REFUSALS: dict[str, type[Exception]] = {
+REFUSALS = {
     "sbatch: error: QOSMaxSubmitJobPerUserLimit": SubmitLimit,
     "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation": SystemFailure,
     "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying": SystemFailure,
@@ -219,7 +214,7 @@ REFUSALS: dict[str, type[Exception]] = {
 
 
 @pytest.mark.parametrize("said", REFUSALS)
-def test_whose_fault_a_refused_submission_is(said: str) -> None:
+def test_whose_fault_a_refused_submission_is(said):
     error = error_for_refused_job("job", "eos", CommandResult(exit_code=1, stdout="", stderr=said))
     assert type(error) is REFUSALS[said]
 
@@ -253,7 +248,7 @@ LOGS = {
 
 
 @pytest.mark.parametrize("report", LOGS)
-def test_the_cause_in_a_log_is_named(report: str, tmp_path: Path) -> None:
+def test_the_cause_in_a_log_is_named(report, tmp_path):
     text, cause = LOGS[report]
     (tmp_path / "log.out").write_text(text)
     fatal = [
@@ -264,13 +259,11 @@ def test_the_cause_in_a_log_is_named(report: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("banner", [b"Exceeded MaxStartups\r\n", b"", b"Not allowed at this time\r\n"])
-async def test_an_sshd_that_is_too_busy_is_no_refused_login(
-    banner: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_sshd_that_is_too_busy_is_no_refused_login(banner, monkeypatch):
     """asyncssh 55 and 456, NixOS infra 352: it is asked again, and then the cluster is out of reach."""
     calls = 0
 
-    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def refuse(_, writer):
         nonlocal calls
         calls += 1
         writer.write(banner)
@@ -279,7 +272,7 @@ async def test_an_sshd_that_is_too_busy_is_no_refused_login(
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
 
-    async def connection(name: str) -> Connection:
+    async def connection(name):
         extra = {"host_key": key, "no_host_key_check": False, "conn_timeout": 2}
         port = server.sockets[0].getsockname()[1]
         return Connection(

@@ -10,18 +10,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from own_clock import waits_over_at_once
-from stand_ins.runai import RunaiStandIn
 from stand_ins.runai.chaos import Chaos
-from stand_ins.runai.workloads import StandInWorkload
 
 from steptime import waiting
-from steptime.clusters.base import JobSpec, JobState
+from steptime.clusters.base import JobState
 from steptime.clusters.runai import client as runai_client
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import SystemFailure
-
-from .conftest import MakeSpec, RunaiWith
 
 Step = Callable[[], Awaitable[None]]
 
@@ -35,19 +31,19 @@ _OLD_S = 3600.0
 class Life:
     """The life of one job, whose every step may meet faults; a `SystemFailure` is tried again."""
 
-    def __init__(self, seed: int, stand_in: RunaiStandIn, runai_with: RunaiWith, spec: JobSpec) -> None:
+    def __init__(self, seed, stand_in, runai_with, spec):
         self.chance = random.Random(f"runai {seed}")  # noqa: S311 (no secret)
         self.chaos = Chaos(
             self.chance, self.chance.choice((0.15, 0.4, 0.7)), is_submitted=lambda: bool(self.workloads)
         )
         self._stand_in, self._runai_with, self._spec = stand_in, runai_with, spec
-        self._ids: set[str] = set()
+        self._ids = set()
 
     @property
-    def workloads(self) -> list[StandInWorkload]:
+    def workloads(self):
         return self._stand_in.named(workload_name(self._spec.name))
 
-    async def live(self) -> None:
+    async def live(self):
         """Submit the job, watch it, end it, and look it up; check what holds at any time."""
         self._stand_in.door.ahead_s = self.chance.choice((0.0, _OLD_S))
         self._stand_in.hidden_s = 0.0 if self._stand_in.door.ahead_s else self.chance.uniform(0, 50)
@@ -70,7 +66,7 @@ class Life:
             await self._attempt(self._submit)
             await self._surely(self._submit)
 
-    async def _attempt(self, step: "Step") -> bool:
+    async def _attempt(self, step):
         """Try a step a few times, each with a new client as another task has; return whether it succeeded."""
         self._stand_in.door.draw = self.chaos
         try:
@@ -85,11 +81,11 @@ class Life:
         finally:
             self._stand_in.door.draw = None
 
-    async def _surely(self, step: "Step") -> None:
+    async def _surely(self, step):
         self.chaos.drawn.append(f"-- {step.__name__}, without faults")
         await step()
 
-    async def _submit(self) -> None:
+    async def _submit(self):
         try:
             async with self._runai_with(poll_interval_s=1, grace_s=1) as cluster:
                 self._ids.add((await cluster.submit(self._spec)).job_id)
@@ -97,7 +93,7 @@ class Life:
             assert len(self.workloads) <= 1, "it was submitted twice"
         assert self._ids == {self.workloads[0].id}
 
-    async def _watch(self) -> None:
+    async def _watch(self):
         async with self._runai_with(poll_interval_s=1, grace_s=1) as cluster:
             found = await cluster.find(self._spec.name)
             assert found is not None, "the job was lost"
@@ -109,11 +105,11 @@ class Life:
                     f"{status} of a workload that is {self.workloads[0].phase}"
                 )
 
-    async def _see_success(self) -> None:
+    async def _see_success(self):
         async with self._runai_with(poll_interval_s=1, grace_s=1) as cluster:
             assert (await cluster.poll([self._spec.name]))[self._spec.name].state is JobState.SUCCEEDED
 
-    async def _cancel(self) -> None:
+    async def _cancel(self):
         async with self._runai_with(poll_interval_s=1, grace_s=1) as cluster:
             await cluster.cancel(self._spec.name)
         for workload in self.workloads:
@@ -122,24 +118,24 @@ class Life:
             )
 
 
-def _prepare_by_the_clock(notes: runai_backend.JobNotes) -> None:
+def _prepare_by_the_clock(notes):
     prepare(notes)
     now = runai_backend.time.time()
     os.utime(notes._volume.local(notes.start_script), (now, now))
 
 
-async def _force(workload: StandInWorkload, phase: str) -> None:
+async def _force(workload, phase):
     workload.forced = phase
     workload.enter(phase)
 
 
 async def live_through(
-    seed: int,
-    stand_in: RunaiStandIn,
-    runai_with: RunaiWith,
-    make_spec: MakeSpec,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    seed,
+    stand_in,
+    runai_with,
+    make_spec,
+    monkeypatch,
+):
     stand_in.dwell_s["Creating"] = 1e9  # no pod is started: the test sets the phases
     life = Life(seed, stand_in, runai_with, make_spec(f"chaos-{seed}", "true"))
     with monkeypatch.context() as patch:
@@ -156,23 +152,23 @@ async def live_through(
 
 @pytest.mark.parametrize("seed", [3, 11])
 async def test_a_job_survives_faulty_answers(
-    seed: int,
-    runai_server: RunaiStandIn,
-    runai_with: RunaiWith,
-    make_spec: MakeSpec,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    seed,
+    runai_server,
+    runai_with,
+    make_spec,
+    monkeypatch,
+):
     await live_through(seed, runai_server, runai_with, make_spec, monkeypatch)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("first", range(100, 300, 20))
 async def test_jobs_survive_faulty_answers(
-    first: int,
-    runai_server: RunaiStandIn,
-    runai_with: RunaiWith,
-    make_spec: MakeSpec,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    first,
+    runai_server,
+    runai_with,
+    make_spec,
+    monkeypatch,
+):
     for seed in range(first, first + 20):
         await live_through(seed, runai_server, runai_with, make_spec, monkeypatch)

@@ -5,27 +5,26 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stand_ins.runai import Fault, RunaiStandIn
+from stand_ins.runai import Fault
 
-from steptime.clusters.base import Cluster, JobState, JobStatus
+from steptime.clusters.base import JobState
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai import command as runai_command
-from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import SystemFailure, UserError
 
-from .conftest import MakeGated, MakeSpec, RunaiWith, end_of, eventually
+from .conftest import end_of, eventually
 
 pytestmark = pytest.mark.long
 
 GATED_PODS = "echo $$ > pid-$RANK; while test ! -e go; do sleep 0.02; done"
 
 
-def pids(folder: str) -> list[int]:
+def pids(folder):
     return [int(file.read_text() or 0) for file in Path(folder).glob("pid-*")]
 
 
-async def until_phase(cluster: Cluster, server: RunaiStandIn, name: str, phase: str) -> JobStatus:
+async def until_phase(cluster, server, name, phase):
     while True:
         status = (await cluster.poll([name]))[name]
         if server.workload(workload_name(name)).phase == phase:
@@ -33,9 +32,7 @@ async def until_phase(cluster: Cluster, server: RunaiStandIn, name: str, phase: 
         await asyncio.sleep(0.01)
 
 
-async def test_a_job_of_several_nodes_has_a_pod_on_each(
-    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
-) -> None:
+async def test_a_job_of_several_nodes_has_a_pod_on_each(runai_server, runai_with, make_spec):
     # The first pod must end last: as soon as it has ended, Run:ai ends the others.
     script = """
         echo "pod $RANK of $WORLD_SIZE meets at $MASTER_ADDR"
@@ -54,9 +51,7 @@ async def test_a_job_of_several_nodes_has_a_pod_on_each(
     assert not runai_server.calls("POST", "/workloads/trainings")
 
 
-async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
-    runai_with: RunaiWith, make_spec: MakeSpec
-) -> None:
+async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(runai_with, make_spec):
     script = 'echo $$ > pid-$RANK; if test "$RANK" = 1; then exit 5; fi; sleep 1000'
     async with runai_with(gpus_per_node=1) as cluster:
         job = await cluster.submit(make_spec("pair", script, slots=2))
@@ -66,9 +61,7 @@ async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
 
 
 @pytest.mark.long
-async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
-    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
-) -> None:
+async def test_a_training_that_lost_a_pod_is_ended_after_a_while(runai_server, runai_with, make_spec):
     async with (
         runai_with(gpus_per_node=1, degraded_after_s=3600) as cluster,
         runai_with(gpus_per_node=1, degraded_after_s=0) as ending,
@@ -87,8 +80,8 @@ async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
 
 
 async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
-    runai: RunaiCluster, runai_server: RunaiStandIn, runai_with: RunaiWith, make_gated: MakeGated
-) -> None:
+    runai, runai_server, runai_with, make_gated
+):
     gated = make_gated("unseen")
     await runai.submit(gated.spec)
     await eventually(lambda: gated.pid)
@@ -105,8 +98,8 @@ async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
 
 
 async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runai, runai_server, make_gated, monkeypatch
+):
     gated = make_gated("deleted")
     await runai.submit(gated.spec)
     await eventually(lambda: gated.pid)
@@ -122,9 +115,7 @@ async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
     assert len(runai_server.named(workload_name("deleted"))) == 1
 
 
-async def test_a_failure_that_no_pod_noted_has_runais_own_warning(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
-) -> None:
+async def test_a_failure_that_no_pod_noted_has_runais_own_warning(runai, runai_server, make_gated):
     runai_server.dwell_s = {"Creating": 3600.0}
     await runai.submit(make_gated("no-image").spec)
     workload = runai_server.workload(workload_name("no-image"))
@@ -138,15 +129,13 @@ async def test_a_failure_that_no_pod_noted_has_runais_own_warning(
 
 
 @pytest.mark.long
-async def test_all_jobs_are_asked_for_in_one_list(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
-) -> None:
+async def test_all_jobs_are_asked_for_in_one_list(runai, runai_server, make_gated):
     gated = [make_gated(f"job-{number}") for number in range(7)]
     for job in gated:
         await runai.submit(job.spec)
     names = [job.spec.name for job in gated]
 
-    async def calls_of_a_poll() -> list[str]:
+    async def calls_of_a_poll():
         before = len(runai_server.journal)
         await runai.poll(names)
         return [f"{entry.method} {entry.path}" for entry in runai_server.journal[before:]]
@@ -162,9 +151,7 @@ async def test_all_jobs_are_asked_for_in_one_list(
     assert await calls_of_a_poll() == []  # an end is asked for only once
 
 
-async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
-) -> None:
+async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(runai, runai_server, make_gated):
     other = make_gated("other")
     await runai.submit(other.spec)
     await eventually(lambda: other.pid)
@@ -174,9 +161,7 @@ async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(
     assert psutil.pid_exists(other.pid)
 
 
-async def test_what_runai_does_not_suspend_is_deleted(
-    runai_with: RunaiWith, runai_server: RunaiStandIn, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_runai_does_not_suspend_is_deleted(runai_with, runai_server, make_gated, monkeypatch):
     monkeypatch.setattr(runai_backend, "_CANCEL_MARGIN_S", 0.3)
     gated = make_gated("stubborn")
     async with runai_with(grace_s=0) as cluster:
@@ -191,17 +176,13 @@ async def test_what_runai_does_not_suspend_is_deleted(
     assert [entry.status for entry in runai_server.calls("DELETE", "/workloads/trainings/.*")] == [202]
 
 
-async def test_gpus_that_do_not_fill_whole_nodes_are_refused(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
-) -> None:
+async def test_gpus_that_do_not_fill_whole_nodes_are_refused(runai, runai_server, make_spec):
     with pytest.raises(UserError, match="3 GPUs are not a whole number of nodes of 2 GPUs each"):
         await runai.submit(make_spec("odd", "true", slots=3))
     assert not runai_server.workloads
 
 
-async def test_a_folder_outside_of_the_volume_is_refused(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_a_folder_outside_of_the_volume_is_refused(runai, runai_server, make_spec, tmp_path):
     for directory in ("/elsewhere", f"{tmp_path}/../other"):
         with pytest.raises(UserError, match=f"is not on the cluster's volume, which is at {tmp_path}"):
             await runai.submit(make_spec("away", "true").model_copy(update={"directory": directory}))
@@ -211,9 +192,7 @@ async def test_a_folder_outside_of_the_volume_is_refused(
 
 
 @pytest.mark.parametrize("hostile", ["$(touch canary)", "a  b*\n#ü"])
-async def test_folders_are_data_and_never_read_by_a_shell(
-    runai: RunaiCluster, make_spec: MakeSpec, tmp_path: Path, hostile: str
-) -> None:
+async def test_folders_are_data_and_never_read_by_a_shell(runai, make_spec, tmp_path, hostile):
     folder = f"{tmp_path}/{hostile}"
     spec = make_spec("hostile", "pwd", files={hostile: hostile}).model_copy(
         update={"directory": folder, "log_path": f"{folder}/{hostile}.log"}
@@ -226,9 +205,7 @@ async def test_folders_are_data_and_never_read_by_a_shell(
     assert not list(tmp_path.rglob("canary"))
 
 
-async def test_a_command_leaves_nothing_behind(
-    runai: RunaiCluster, runai_server: RunaiStandIn, tmp_path: Path
-) -> None:
+async def test_a_command_leaves_nothing_behind(runai, runai_server, tmp_path):
     await runai.run(["true"])
     [workload] = runai_server.workloads.values()
     assert workload.deleted_at is not None
@@ -236,9 +213,7 @@ async def test_a_command_leaves_nothing_behind(
     assert not list((tmp_path / "work" / "clusters" / "dgx" / "jobs").iterdir())
 
 
-async def test_a_command_whose_workload_others_delete_fails(
-    runai: RunaiCluster, runai_server: RunaiStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_command_whose_workload_others_delete_fails(runai, runai_server, monkeypatch):
     monkeypatch.setattr(runai_command, "_SETTLES_WITHIN_S", -1)
     runai_server.dwell_s = {"Creating": 3600.0}
     running = asyncio.ensure_future(runai.run(["sleep", "600"]))

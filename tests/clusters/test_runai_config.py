@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,12 +12,10 @@ from steptime.clusters.runai.cluster import RunaiConfig, connect
 from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import UserError
 
-from .conftest import MakeRunaiConfig
-
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
 
 
-def test_the_example_of_the_documentation_is_whole() -> None:
+def test_the_example_of_the_documentation_is_whole():
     section = DOCUMENT.read_text().split("## Run:ai\n")[1]
     config = RunaiConfig.model_validate(yaml.safe_load(section.split("```yaml\n")[1].split("```")[0]))
     assert str(config.volume.local(config.root)) == "/mnt/nemo2-workspace/steptime"
@@ -39,21 +36,19 @@ def test_the_example_of_the_documentation_is_whole() -> None:
     ],
     ids=str,
 )
-def test_a_broken_configuration_is_refused(
-    make_runai_config: MakeRunaiConfig, changes: dict[str, Any], message: str
-) -> None:
+def test_a_broken_configuration_is_refused(make_runai_config, changes, message):
     with pytest.raises(ValidationError, match=re.escape(message)):
         make_runai_config(**changes)
 
 
-def test_the_innermost_volume_holds_the_work_dir(make_runai_config: MakeRunaiConfig) -> None:
+def test_the_innermost_volume_holds_the_work_dir(make_runai_config):
     pvcs = [{"claim": "home", "path": "/data"}, {"claim": "fast", "path": "/data/fast"}]
     pvcs.append({"claim": "other", "path": "/a/path/that/is/longer"})
     config = make_runai_config(pvcs=pvcs, work_dir="/data/fast/steptime", shared_dir="/mnt/fast")
     assert str(config.volume.local("/data/fast/steptime/log")) == "/mnt/fast/steptime/log"
 
 
-def test_names_are_legal_and_stay_apart() -> None:
+def test_names_are_legal_and_stay_apart():
     names = ["a", "A", "a.b", "a-b", "a_b", "0a", "a-", "a--1", *("x" * 199 + end for end in "012")]
     made = [workload_name(name) for name in names]
     assert len(set(made)) == len(names)
@@ -65,10 +60,8 @@ def test_names_are_legal_and_stay_apart() -> None:
     ("of_file", "of_connection", "message"),
     [(None, None, "cluster dgx names no Run:ai project"), ("a,b==c", None, "a name has no comma")],
 )
-async def test_a_project_is_needed(
-    make_runai_config: MakeRunaiConfig, of_file: str | None, of_connection: str | None, message: str
-) -> None:
-    async def connection(name: str) -> Connection:
+async def test_a_project_is_needed(make_runai_config, of_file, of_connection, message):
+    async def connection(name):
         return Connection(name=name, kind="runai", host="https://x", extra={"project": of_connection})
 
     with pytest.raises(UserError, match=message):

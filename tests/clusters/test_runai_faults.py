@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from own_clock import waits_over_at_once
@@ -13,36 +11,35 @@ from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime import waiting
 from steptime.clusters.base import JobState
-from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.connections import Connection
 from steptime.clusters.runai import client as runai_client
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.client import RunaiClient, base_url
-from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.workloads import workload_name
 from steptime.errors import LoginRefused, OutOfReach, SubmitLimit, SystemFailure, UserError
 
-from .conftest import MakeGated, MakeSpec, RunaiWith, end_of
+from .conftest import end_of
 
 CREATE = "/workloads/trainings"
 
 
 @pytest.fixture
-async def impatient(runai_connections: Connections) -> AsyncIterator[RunaiClient]:
+async def impatient(runai_connections):
     """Yield a client that gives up after five seconds."""
     async with RunaiClient(await runai_connections("runai"), patience_s=5) as client:
         yield client
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def waits(monkeypatch):
     """Make clients' pauses end at once, on a clock of their own; return the pauses in seconds."""
     return waits_over_at_once(monkeypatch)
 
 
 @pytest.mark.long
 async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_callers(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
-) -> None:
+    runai, runai_server, make_gated
+):
     gated = make_gated("long")
     await runai.submit(gated.spec)
     runai_server.revoke_tokens()
@@ -54,9 +51,7 @@ async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_call
 
 
 @pytest.mark.long
-async def test_a_workload_beyond_a_quota_may_be_submitted_later(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
-) -> None:
+async def test_a_workload_beyond_a_quota_may_be_submitted_later(runai, runai_server, make_spec):
     message = "pods is forbidden: exceeded quota: gpus, requested: 1, used: 8, limited: 8"
     runai_server.fail(Fault("POST", CREATE, "refuse", status=403, message=message))
     with pytest.raises(SubmitLimit, match="exceeded quota: gpus, requested: 1, used: 8, limited: 8"):
@@ -66,9 +61,7 @@ async def test_a_workload_beyond_a_quota_may_be_submitted_later(
     assert [entry.status for entry in runai_server.calls("POST", CREATE)] == [403, 202]
 
 
-async def test_a_token_is_replaced_before_it_runs_out(
-    runai_connections: Connections, runai_server: RunaiStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_token_is_replaced_before_it_runs_out(runai_connections, runai_server, monkeypatch):
     """The client's clock is put forward; without the replacement the server would refuse an expired token."""
     ahead_s = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead_s)
@@ -81,9 +74,7 @@ async def test_a_token_is_replaced_before_it_runs_out(
     assert 401 not in {entry.status for entry in runai_server.journal}
 
 
-async def test_a_refused_login_is_named_and_its_secret_is_not_told(
-    runai_connections: Connections, runai_server: RunaiStandIn
-) -> None:
+async def test_a_refused_login_is_named_and_its_secret_is_not_told(runai_connections, runai_server):
     right = await runai_connections("runai")
     wrong = Connection(name="runai", kind="runai", host=right.host, login="me", password="hush-hush")
     async with RunaiClient(wrong) as client:
@@ -95,9 +86,7 @@ async def test_a_refused_login_is_named_and_its_secret_is_not_told(
     assert "hush" not in str(no.value)
 
 
-async def test_an_application_without_a_role_is_told_so(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
-) -> None:
+async def test_an_application_without_a_role_is_told_so(runai, runai_server, make_spec):
     runai_server.fail(Fault("POST", CREATE, "refuse", status=403, message="no permission"))
     with pytest.raises(UserError, match=r"403 \(no permission\): give application 'steptime-tests' a role"):
         await runai.submit(make_spec("forbidden", "true"))
@@ -106,13 +95,13 @@ async def test_an_application_without_a_role_is_told_so(
 @pytest.mark.long
 @pytest.mark.parametrize(("method", "path"), [("GET", "/workloads"), ("POST", CREATE)])
 async def test_a_busy_server_is_given_the_time_it_asks_for(
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    make_spec: MakeSpec,
-    waits: list[float],
-    method: str,
-    path: str,
-) -> None:
+    runai,
+    runai_server,
+    make_spec,
+    waits,
+    method,
+    path,
+):
     runai_server.fail(Fault(method, path, "refuse", status=429, headers={"Retry-After": "7"}))
     await runai.submit(make_spec("patient", "true"))
     assert waits == [7]
@@ -121,10 +110,8 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
     assert len(runai_server.workloads) == 1
 
 
-async def test_a_submitted_job_that_cannot_be_recorded_is_named(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+async def test_a_submitted_job_that_cannot_be_recorded_is_named(runai, runai_server, make_spec, monkeypatch):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(runai_backend.JobNotes, "write_submitted", full)
@@ -133,9 +120,7 @@ async def test_a_submitted_job_that_cannot_be_recorded_is_named(
     assert len(runai_server.workloads) == 1
 
 
-async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
-    impatient: RunaiClient, runai_server: RunaiStandIn
-) -> None:
+async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(impatient, runai_server):
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=429, headers={"Retry-After": "3600"}))
     with pytest.raises(OutOfReach, match=r"answered GET /workloads with 429 .*; given up after 5 s"):
         await impatient.workloads([])
@@ -143,9 +128,7 @@ async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
 
 
 @pytest.mark.long
-async def test_a_failing_server_is_asked_again_and_then_given_up(
-    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float]
-) -> None:
+async def test_a_failing_server_is_asked_again_and_then_given_up(impatient, runai_server, waits):
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=502))
     assert (await impatient.workloads([])).workloads == ()
     waits.clear()
@@ -159,7 +142,7 @@ async def test_a_failing_server_is_asked_again_and_then_given_up(
 
 
 @pytest.mark.usefixtures("runai_server")
-async def test_a_workload_that_does_not_exist_is_none(runai_connections: Connections) -> None:
+async def test_a_workload_that_does_not_exist_is_none(runai_connections):
     unknown = "0f8fad5b-d9cb-469f-a165-70867728950e"
     async with RunaiClient(await runai_connections("runai")) as client:
         assert await client.workload(unknown) is None
@@ -167,9 +150,7 @@ async def test_a_workload_that_does_not_exist_is_none(runai_connections: Connect
 
 
 @pytest.mark.long
-async def test_a_server_that_never_answers_is_asked_again(
-    runai_server: RunaiStandIn, runai_connections: Connections, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_never_answers_is_asked_again(runai_server, runai_connections, monkeypatch):
     runai_server.fail(Fault("GET", "/workloads", "hang"))
     async with RunaiClient(await runai_connections("runai")) as client:
         await client.log_in()
@@ -177,7 +158,7 @@ async def test_a_server_that_never_answers_is_asked_again(
         usual = http.timeout
         assert usual.read == runai_client._TIMEOUT_S
 
-        def note(*_: object) -> None:
+        def note(*_):
             http.timeout = usual  # a busy machine answers late
 
         monkeypatch.setattr(runai_client._log, "info", note)
@@ -189,8 +170,8 @@ async def test_a_server_that_never_answers_is_asked_again(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["fail after", "drop after"])
 async def test_a_job_whose_submit_was_not_answered_is_found_and_not_submitted_twice(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, *, kind: Any
-) -> None:
+    runai, runai_server, make_spec, *, kind
+):
     runai_server.fail(Fault("POST", CREATE, kind))
     job = await runai.submit(make_spec("unclear", "echo once >> count"))
     assert (await end_of(runai, "unclear")).state is JobState.SUCCEEDED
@@ -200,8 +181,8 @@ async def test_a_job_whose_submit_was_not_answered_is_found_and_not_submitted_tw
 
 @pytest.mark.long
 async def test_a_submit_that_had_no_effect_fails_and_can_be_repeated(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runai, runai_server, make_spec, monkeypatch
+):
     monkeypatch.setattr(runai_backend, "_APPEARS_WITHIN_S", 0.1)
     runai_server.fail(Fault("POST", CREATE, "refuse"))
     with pytest.raises(SystemFailure, match="may or may not have been submitted"):
@@ -213,12 +194,12 @@ async def test_a_submit_that_had_no_effect_fails_and_can_be_repeated(
 
 @pytest.mark.long
 async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    runai_with: RunaiWith,
-    make_gated: MakeGated,
-    tmp_path: Path,
-) -> None:
+    runai,
+    runai_server,
+    runai_with,
+    make_gated,
+    tmp_path,
+):
     """A worker was killed after making the workload and before noting it."""
     gated = make_gated("orphan", slots=2)
     first = await runai.submit(gated.spec)
@@ -231,9 +212,7 @@ async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
 
 
 @pytest.mark.long
-async def test_two_who_submit_at_once_get_one_job(
-    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec
-) -> None:
+async def test_two_who_submit_at_once_get_one_job(runai_server, runai_with, make_spec):
     specs = [make_spec("raced", f"echo {number} >> $(dirname $PWD)/ran") for number in range(4)]
     clusters = [runai_with() for _ in specs]
     for cluster in clusters:
@@ -251,8 +230,8 @@ async def test_two_who_submit_at_once_get_one_job(
 
 @pytest.mark.parametrize("status", [200, 302, 400, 404, 409])
 async def test_a_page_in_place_of_an_answer_is_a_proxys_and_asked_again(
-    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float], status: int
-) -> None:
+    impatient, runai_server, waits, status
+):
     page = {"status": status, "page": "<html>Log in</html>"}
     runai_server.fail(Fault("GET", "/workloads", "refuse", **page))
     assert (await impatient.workloads([])).workloads == ()
@@ -263,8 +242,8 @@ async def test_a_page_in_place_of_an_answer_is_a_proxys_and_asked_again(
 
 @pytest.mark.parametrize("status", [200, 403, 404])
 async def test_a_page_in_place_of_a_token_says_nothing_about_the_login(
-    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float], status: int
-) -> None:
+    impatient, runai_server, waits, status
+):
     runai_server.fail(
         Fault("POST", "/token", "refuse", status=status, page="default backend - 404", times=99)
     )
@@ -275,20 +254,18 @@ async def test_a_page_in_place_of_a_token_says_nothing_about_the_login(
 @pytest.mark.parametrize(
     "content", ["{}", '{"workloads": null}', '{"workloads": [1]}', '{"workloads": [{"id": "a"}]}']
 )
-async def test_an_answer_of_another_shape_is_asked_for_again(
-    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float], content: str
-) -> None:
+async def test_an_answer_of_another_shape_is_asked_for_again(impatient, runai_server, waits, content):
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=200, page=content, times=99))
     with pytest.raises(OutOfReach, match=r"answered GET /workloads with 200 and workloads.*: is it Run:ai"):
         await impatient.workloads([])
 
 
 async def test_an_answer_without_an_end_is_given_up(
-    impatient: RunaiClient,
-    runai_server: RunaiStandIn,
-    waits: list[float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    impatient,
+    runai_server,
+    waits,
+    monkeypatch,
+):
     monkeypatch.setattr(runai_client, "_BYTES_AT_MOST", 1000)
     runai_server.fail(Fault("GET", "/workloads", "trickle", times=99))
     with pytest.raises(OutOfReach, match=r"broke off GET /workloads \(ReadError\); given up after 5 s"):
@@ -302,12 +279,12 @@ async def test_an_answer_without_an_end_is_given_up(
 @pytest.mark.long
 @pytest.mark.parametrize("page", ["default backend - 404", None], ids=["a proxy's page", "Run:ai's words"])
 async def test_a_workload_that_one_answer_does_not_know_is_ended_all_the_same(
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    make_gated: MakeGated,
-    monkeypatch: pytest.MonkeyPatch,
-    page: str | None,
-) -> None:
+    runai,
+    runai_server,
+    make_gated,
+    monkeypatch,
+    page,
+):
     """A proxy's 404 counted as the end of the workload, which went on."""
     monkeypatch.setattr(runai_backend, "_LISTED_WITHIN_S", -60.0)
     gated = make_gated("behind-a-proxy")
@@ -321,9 +298,7 @@ async def test_a_workload_that_one_answer_does_not_know_is_ended_all_the_same(
 
 
 @pytest.mark.long
-async def test_a_gateways_json_does_not_make_a_workload_gone(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, waits: list[float]
-) -> None:
+async def test_a_gateways_json_does_not_make_a_workload_gone(runai, runai_server, make_gated, waits):
     """Its 404 and its empty object were taken for Run:ai's, and the job's state was unknown."""
     runai_server.door.ahead_s = 3600
     await runai.submit(make_gated("behind-a-gateway").spec)
@@ -338,8 +313,8 @@ async def test_a_gateways_json_does_not_make_a_workload_gone(
 
 @pytest.mark.long
 async def test_a_job_that_lists_do_not_show_yet_is_cancelled(
-    runai_with: RunaiWith, runai_server: RunaiStandIn, make_gated: MakeGated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runai_with, runai_server, make_gated, monkeypatch
+):
     """Its creation took effect and was not answered, so its cancellation found nothing to end."""
     waits_over_at_once(monkeypatch, waiting, runai_backend)
     runai_server.clock = lambda: float(runai_backend.time.time())
@@ -353,8 +328,8 @@ async def test_a_job_that_lists_do_not_show_yet_is_cancelled(
 
 
 async def test_a_refusal_after_an_unclear_submission_is_not_the_users_error(
-    runai_with: RunaiWith, runai_server: RunaiStandIn, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runai_with, runai_server, make_spec, monkeypatch
+):
     """The job was written off as refused, though an earlier request had started it."""
     waits_over_at_once(monkeypatch, waiting, runai_backend)
     runai_server.hidden_s = 3600
@@ -371,9 +346,7 @@ async def test_a_refusal_after_an_unclear_submission_is_not_the_users_error(
 
 
 @pytest.mark.parametrize("written", ["Thu, 01 Jan 1970 00:00:00 -0000", "nan", "-5", "Fri, 31 Dec 99999", ""])
-async def test_a_pause_that_makes_no_sense_is_ignored(
-    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float], written: str
-) -> None:
+async def test_a_pause_that_makes_no_sense_is_ignored(impatient, runai_server, waits, written):
     runai_server.fail(
         Fault("GET", "/workloads", "refuse", status=429, headers={"Retry-After": written, "Date": written})
     )
@@ -392,17 +365,17 @@ async def test_a_pause_that_makes_no_sense_is_ignored(
     ids=["a proxy's 502", "a proxy's page", "no id"],
 )
 async def test_what_may_have_been_submitted_is_never_the_users_error(
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    make_spec: MakeSpec,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: Fault,
-) -> None:
+    runai,
+    runai_server,
+    make_spec,
+    monkeypatch,
+    fault,
+):
     """The token endpoint refused after a creation that took effect, and the job was written off."""
     monkeypatch.setattr(runai_backend, "_APPEARS_WITHIN_S", 0.1)
     create = runai._client.create
 
-    async def create_and_lose_the_login(*arguments: Any) -> Any:
+    async def create_and_lose_the_login(*arguments):
         runai_server.fail(fault)
         try:
             return await create(*arguments)
@@ -417,13 +390,13 @@ async def test_what_may_have_been_submitted_is_never_the_users_error(
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/token"), ("GET", "/workloads")])
 async def test_no_redirect_takes_a_secret_or_a_token_to_another_server(
-    impatient: RunaiClient,
-    runai_server: RunaiStandIn,
-    waits: list[float],
-    tmp_path: Path,
-    method: str,
-    path: str,
-) -> None:
+    impatient,
+    runai_server,
+    waits,
+    tmp_path,
+    method,
+    path,
+):
     with RunaiStandIn(tmp_path / "elsewhere", gpus=2).running() as elsewhere:
         there = {"Location": f"{elsewhere.url}/api/v1{path}"}
         runai_server.fail(Fault(method, path, "refuse", status=307, headers=there, times=99))
@@ -441,7 +414,7 @@ async def test_no_redirect_takes_a_secret_or_a_token_to_another_server(
         ("https://me:hush@nvidia.run.ai", "the login into the connection's fields"),
     ],
 )
-def test_an_address_that_cannot_be_is_refused(host: str, message: str) -> None:
+def test_an_address_that_cannot_be_is_refused(host, message):
     with pytest.raises(UserError, match=message) as refused:
         base_url(Connection(name="runai", kind="runai", host=host))
     assert "hush" not in str(refused.value)

@@ -5,23 +5,18 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters.runai.phases import MEANING
 from steptime.clusters.runai.workloads import workload_name
 
-from .conftest import MakeGated, RunaiWith
-
 
 @pytest.fixture(scope="module")
-def models() -> Iterator[Any]:
+def models():
     """Yield runapy's models by name, each imported on its own: all thousand would take 5 s of CPU."""
     spec = importlib.util.find_spec("runai")
     assert spec is not None
@@ -31,7 +26,7 @@ def models() -> Iterator[Any]:
         package.__path__ = [str(Path(spec.origin).parent.joinpath(*name.split(".")[1:]))]
 
     class ByName:
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name):
             file = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # their source has invalid escapes
@@ -42,7 +37,7 @@ def models() -> Iterator[Any]:
         del sys.modules[name]
 
 
-def unknown_fields(said: Any, model: BaseModel | list[Any] | None, at: str = "") -> Iterator[str]:
+def unknown_fields(said, model, at=""):
     """Yield the paths of fields that the model lacks: these models drop such fields silently."""
     if isinstance(said, list) and isinstance(model, list):
         for index, (said_item, parsed) in enumerate(zip(said, model, strict=True)):
@@ -57,16 +52,14 @@ def unknown_fields(said: Any, model: BaseModel | list[Any] | None, at: str = "")
             yield from unknown_fields(value, getattr(model, names[key]), f"{at}.{key}")
 
 
-def check(model: type[BaseModel], said: Any) -> BaseModel:
+def check(model, said):
     parsed = model.model_validate(said)
     assert not list(unknown_fields(said, parsed)), f"{model.__name__} has no such fields"
     return parsed
 
 
 @pytest.mark.long
-async def test_every_request_and_answer_fits_runais_models(
-    runai_with: RunaiWith, runai_server: RunaiStandIn, make_gated: MakeGated, models: Any
-) -> None:
+async def test_every_request_and_answer_fits_runais_models(runai_with, runai_server, make_gated, models):
     data = {"claim": "workspace", "path": "/data", "read_only": True}
     pools = {"node_pools": ["h100"], "pvcs": [{"claim": "workspace", "path": "/", "name": "shared"}, data]}
     single, pair = make_gated("single"), make_gated("pair", slots=2)
@@ -112,5 +105,5 @@ async def test_every_request_and_answer_fits_runais_models(
     assert seen == set(answers) | without_a_model
 
 
-def test_every_phase_is_decided(models: Any) -> None:
+def test_every_phase_is_decided(models):
     assert set(MEANING) == {phase.value for phase in models.Phase}

@@ -1,7 +1,5 @@
 """How a job's state follows from Run:ai's phase and the pods' notes."""
 
-from typing import Any
-
 import pytest
 
 from steptime.clusters.base import JobState
@@ -15,11 +13,11 @@ POD_1 = "pod 1: exit code 7"
 DEGRADED = Stop(JobState.FAILED, "its workload was degraded")
 
 
-def workload(**fields: Any) -> RunaiWorkload:
+def workload(**fields):
     return RunaiWorkload.model_validate({"id": "1", "name": "job", **fields})
 
 
-def ends(*pods: tuple[int, int, str]) -> Notes:
+def ends(*pods):
     """Return notes of pods that ended a second apart: rank, exit code, and how."""
     noted = tuple(PodEnd(rank, 200.0 + second, code, how) for second, (rank, code, how) in enumerate(pods))
     return Notes(starts=STARTED, ends=noted)
@@ -61,9 +59,7 @@ def ends(*pods: tuple[int, int, str]) -> Notes:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_phase_and_its_notes(
-    phase: str, notes: Notes, state: JobState, reason: str, exit_code: int | None
-) -> None:
+def test_a_phase_and_its_notes(phase, notes, state, reason, exit_code):
     status = workload_status(workload(phase=phase), notes, time_limit_s=60)
     assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
 
@@ -81,7 +77,7 @@ def test_a_phase_and_its_notes(
         (Notes(STARTED, stop=CANCELLED), False),
     ],
 )
-def test_whose_fault_a_failure_is(notes: Notes, fault: bool) -> None:
+def test_whose_fault_a_failure_is(notes, fault):
     assert workload_status(workload(phase="Failed"), notes, time_limit_s=60).cluster_fault is fault
 
 
@@ -93,11 +89,11 @@ def test_whose_fault_a_failure_is(notes: Notes, fault: bool) -> None:
         (Notes(STARTED, stop=CANCELLED), JobState.CANCELLED),
     ],
 )
-def test_a_workload_that_is_gone_is_never_success(notes: Notes, state: JobState) -> None:
+def test_a_workload_that_is_gone_is_never_success(notes, state):
     assert vanished("job", notes, where="dgx").state is state
 
 
-def test_a_pod_that_was_ended_from_outside_is_named() -> None:
+def test_a_pod_that_was_ended_from_outside_is_named():
     words = workload(phase="Failed", phaseMessage="preempted", conditions=[{"message": "not this"}])
     told = workload_status(words, ends((1, 143, "told")), time_limit_s=60)
     assert (told.reason, told.exit_code) == ("pod 1 was ended from outside: preempted", None)
@@ -106,7 +102,7 @@ def test_a_pod_that_was_ended_from_outside_is_named() -> None:
     assert workload_status(unsaid, Notes(STARTED), time_limit_s=60).reason == "out of quota"
 
 
-def test_a_job_that_vanished_has_its_nodes_by_rank_as_one_that_is_there() -> None:
+def test_a_job_that_vanished_has_its_nodes_by_rank_as_one_that_is_there():
     notes = Notes({1: (100.0, "node-b"), 0: (101.0, "node-a")})
     there = workload_status(workload(phase="Running"), notes, time_limit_s=60)
     gone = vanished("job", notes, where="dgx")
@@ -124,9 +120,7 @@ def test_a_job_that_vanished_has_its_nodes_by_rank_as_one_that_is_there() -> Non
         ("Pending", Notes(), None),
     ],
 )
-def test_a_job_ended_when_its_last_pod_did_or_when_runai_says(
-    phase: str, notes: Notes, ended_at: float | None
-) -> None:
+def test_a_job_ended_when_its_last_pod_did_or_when_runai_says(phase, notes, ended_at):
     times = {"completedAt": "2026-09-21T14:13:20Z", "phaseUpdatedAt": "2026-09-21T15:13:20Z"}
     assert workload_status(workload(phase=phase, **times), notes, time_limit_s=60).ended_at == ended_at
     del times["completedAt"]

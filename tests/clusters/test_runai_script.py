@@ -1,24 +1,20 @@
 """What a pod runs: the job's script (compared with a golden copy, and really run), and what starts it."""
 
 import os
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
 from staged import staged_files
-from stand_ins.runai import RunaiStandIn
 
-from steptime.clusters.base import JobSpec, JobState, StagedFiles
+from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.runai.cluster import RunaiCluster, RunaiConfig, connect
+from steptime.clusters.runai.cluster import connect
 from steptime.errors import UserError
-from steptime.recipes.models import Mode, ProfileWindow, Run
+from steptime.recipes.models import Mode, ProfileWindow
 from steptime.staging.stage import stage
 
-from .conftest import MakeRunaiConfig, RunaiWith, end_of
+from .conftest import end_of
 
 GOLDEN = Path(__file__).parent / "golden" / "runai.sh"
 START = Path(job_spec.__code__.co_filename).parent / "runai" / "start.sh"
@@ -36,17 +32,16 @@ while test "${WORLD_SIZE:-1}" -gt 1 && test ! -e shown-1; do sleep 0.02; done
 
 
 @pytest.fixture
-def run(make_result: Callable[..., Any]) -> Run:
+def run(make_result):
     """Return a planned run of a tiny Llama on two ranks."""
-    planned: Run = make_result(gpus=2, environment={"OMP_PROC_BIND": "close", "WORDS": "a 'b' $(c)"}).run
-    return planned
+    return make_result(gpus=2, environment={"OMP_PROC_BIND": "close", "WORDS": "a 'b' $(c)"}).run
 
 
-def spec_of(run: Run, config: RunaiConfig, staged: StagedFiles = STAGED) -> JobSpec:
+def spec_of(run, config, staged=STAGED):
     return job_spec(run, staged, config, identity="llama31/manual/0", started=1_790_000_000)
 
 
-def test_the_script_is_as_reviewed(run: Run, make_runai_config: MakeRunaiConfig) -> None:
+def test_the_script_is_as_reviewed(run, make_runai_config):
     """After an intended change, write the new script to the golden file and review the difference."""
     pvcs = [{"claim": "workspace", "path": "/nemo-workspace"}]
     config = make_runai_config(pvcs=pvcs, work_dir="/nemo-workspace/steptime")
@@ -69,13 +64,13 @@ def test_the_script_is_as_reviewed(run: Run, make_runai_config: MakeRunaiConfig)
     ids=["one pod", "two pods"],
 )
 async def test_each_pod_starts_its_share_of_the_ranks(
-    run: Run,
-    runai_with: RunaiWith,
-    make_runai_config: MakeRunaiConfig,
-    tmp_path: Path,
-    gpus_per_node: int,
-    arguments: list[str],
-) -> None:
+    run,
+    runai_with,
+    make_runai_config,
+    tmp_path,
+    gpus_per_node,
+    arguments,
+):
     python = tmp_path / "python"
     python.write_text(SHOWS_ARGUMENTS)
     python.chmod(0o755)
@@ -97,7 +92,7 @@ async def test_each_pod_starts_its_share_of_the_ranks(
         assert shown == f"-m torch.distributed.run {expected} -m trainer run.json"
 
 
-def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+def start(folder, script, **variables):
     """Start a script as a pod does; return the ended process."""
     folder.mkdir(exist_ok=True)
     (folder / "job.sh").write_text(script)
@@ -115,7 +110,7 @@ def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedP
     return captured(["/bin/bash", str(START)], env={"PATH": os.environ["PATH"], **environment, **variables})
 
 
-def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path: Path) -> None:
+def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path):
     """Pods start again after a preemption, or when somebody resumes the workload."""
     assert start(tmp_path, "echo ran >> count; exit 3").returncode == 3
     ended = (tmp_path / "ended-0").read_text()
@@ -128,9 +123,7 @@ def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-async def test_a_recipes_image_is_what_its_pods_are_started_in(
-    run: Run, runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeRunaiConfig
-) -> None:
+async def test_a_recipes_image_is_what_its_pods_are_started_in(run, runai, runai_server, make_runai_config):
     """Commands in Run:ai stage the trainer's code; the node that runs the pod fetches the image."""
     name = "nvcr.io/nvidia/nemo:25.07.01"
     planned = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": name})})
@@ -148,7 +141,7 @@ async def test_a_recipes_image_is_what_its_pods_are_started_in(
     assert " steptime \\\n  python -m torch.distributed.run" in spec.script
 
 
-def test_what_only_nsight_samples_is_refused(run: Run, make_runai_config: MakeRunaiConfig) -> None:
+def test_what_only_nsight_samples_is_refused(run, make_runai_config):
     profile = ProfileWindow(first_step=1, last_step=2, ranks=(0,), gpu_metrics=True)
     recipe = run.recipe.model_copy(update={"gpu_type": "h100"})
     profiled = run.model_copy(update={"recipe": recipe, "mode": Mode.PROFILE, "profile": profile})

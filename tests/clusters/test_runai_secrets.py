@@ -3,20 +3,18 @@
 import asyncio
 import logging
 import traceback
-from pathlib import Path
 
 import psutil
 import pytest
-from stand_ins.runai import Fault, RunaiStandIn
+from stand_ins.runai import Fault
 
-from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.connections import Connection
 from steptime.clusters.runai.client import RunaiClient
-from steptime.clusters.runai.cluster import RunaiCluster
 
-from .conftest import MakeGated, end_of, eventually
+from .conftest import end_of, eventually
 
 
-def processes() -> str:
+def processes():
     """Return the arguments and environment of every process that this user may inspect."""
     seen = []
     for process in psutil.process_iter():
@@ -27,23 +25,23 @@ def processes() -> str:
     return "\n".join(seen)
 
 
-def texts(error: BaseException) -> str:
+def texts(error):
     """Return all that a traceback shows, with the causes of the error."""
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
 @pytest.mark.long
 async def test_the_secret_is_in_no_text(
-    runai: RunaiCluster,
-    runai_server: RunaiStandIn,
-    runai_connections: Connections,
-    make_gated: MakeGated,
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
-) -> None:
+    runai,
+    runai_server,
+    runai_connections,
+    make_gated,
+    caplog,
+    tmp_path,
+):
     for library in (None, "httpx", "httpcore"):  # Airflow, if loaded by another test, quiets them
         caplog.set_level(logging.DEBUG, library)
-    seen: dict[str, str] = {}
+    seen = {}
     gated = make_gated("quiet", first="env; cat /proc/self/environ")
     job = await runai.submit(gated.spec)
     given = dict(runai_server.tokens)

@@ -6,22 +6,18 @@ The tale is kept in tests/golden/runai.txt. After an intended change, rewrite it
 """
 
 import re
-from collections.abc import Awaitable
-from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
 import yaml
 from kept import assert_kept, masked
-from stand_ins.runai import Fault, RunaiStandIn
+from stand_ins.runai import Fault
 
 from steptime.clusters.base import Installation
 from steptime.clusters.checks import NotApplicableError
-from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.errors import SystemFailure, UserError
 
-from .conftest import MakeGated, MakeSpec, RunaiWith, end_of, eventually
+from .conftest import end_of, eventually
 
 pytestmark = pytest.mark.long
 
@@ -39,11 +35,11 @@ MASKED = {
 class Tale:
     """What is asked of the stand-in for Run:ai, and what comes of it."""
 
-    def __init__(self, server: RunaiStandIn, folder: Path) -> None:
-        self.parts: list[str] = []
+    def __init__(self, server, folder):
+        self.parts = []
         self._server, self._folder = server, folder
 
-    async def tell(self, what: str, doing: Awaitable[Any]) -> Any:
+    async def tell(self, what, doing):
         """Add to the tale what `doing` asks and what it returns or raises."""
         before = len(self._server.journal)
         try:
@@ -63,12 +59,12 @@ class Tale:
         self.parts.append("\n".join([*lines, *([f"-> {came}"] if came else [])]))
         return result
 
-    def told(self) -> str:
+    def told(self):
         text = "\n\n".join(self.parts) + "\n"
         return masked(text, {re.escape(str(self._folder)): "FOLDER", **MASKED})
 
 
-async def checks(cluster: RunaiCluster) -> dict[str, str]:
+async def checks(cluster):
     shown = {}
     for check in cluster.checks():
         try:
@@ -79,12 +75,12 @@ async def checks(cluster: RunaiCluster) -> dict[str, str]:
 
 
 async def test_jobs_as_they_are_asked_for(
-    runai_server: RunaiStandIn,
-    runai_with: RunaiWith,
-    make_spec: MakeSpec,
-    make_gated: MakeGated,
-    tmp_path: Path,
-) -> None:
+    runai_server,
+    runai_with,
+    make_spec,
+    make_gated,
+    tmp_path,
+):
     tale = Tale(runai_server, tmp_path)
     pools = {"node_pools": ["h100", "any"], "grace_s": 7.4, "gpus_per_node": 1}
     claims = [
@@ -129,7 +125,7 @@ async def test_jobs_as_they_are_asked_for(
     assert_kept("runai.txt", tale.told())
 
 
-async def end_states(cluster: RunaiCluster, names: list[str]) -> dict[str, str]:
+async def end_states(cluster, names):
     """Return the states by name, and reasons once they cannot change any more."""
     polled = await cluster.poll(names)
     return {

@@ -3,23 +3,19 @@
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
 from staged import staged_files
 
-from steptime.clusters.base import StagedFiles
-from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, NodeCheck, check_command, refused_nodes
 from steptime.clusters.slurm.script import Binding, bound
-from steptime.recipes.models import Mode, Performance, Run
+from steptime.recipes.models import Mode, Performance
 from trainer import node_check as check_program
 
 BEGINS_WITHOUT = "steptime: vboost could not be set on every node: the training begins without it"
@@ -27,17 +23,17 @@ SETUP = ('echo "module: ${MODULE_NEVER_SET}" >>"$SAID"', "export FROM=\"setup; '
 """Lines that read a variable which is not set, as `module load` does."""
 
 
-def slurm(tmp_path: Path, **fields: Any) -> SlurmConfig:
+def slurm(tmp_path, **fields):
     told = {"name": "big", "kind": "slurm", "gpu_type": "cpu", "connection": "big", "work_dir": str(tmp_path)}
     return SlurmConfig.model_validate({**told, **fields})
 
 
-def local(tmp_path: Path, **fields: Any) -> LocalConfig:
+def local(tmp_path, **fields):
     told = {"name": "here", "kind": "local", "gpu_type": "cpu", "work_dir": str(tmp_path)}
     return LocalConfig.model_validate({**told, **fields})
 
 
-def runai(tmp_path: Path, **fields: Any) -> RunaiConfig:
+def runai(tmp_path, **fields):
     pvcs = [{"claim": "work", "path": str(tmp_path)}]
     told = {
         "name": "dgx",
@@ -51,30 +47,29 @@ def runai(tmp_path: Path, **fields: Any) -> RunaiConfig:
 
 
 @pytest.fixture
-def run(make_result: Callable[..., Any]) -> Run:
+def run(make_result):
     """Return a planned run on two ranks."""
-    planned: Run = make_result(gpus=2).run
-    return planned
+    return make_result(gpus=2).run
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> StagedFiles:
+def staged(tmp_path):
     """Return a trainer's environment whose python writes down how it was called."""
     python = program(tmp_path / "python", 'echo "python $FROM $WHOSE $*" >>"$SAID"')
     return staged_files(python, tmp_path)
 
 
-def program(path: Path, text: str) -> Path:
+def program(path, text):
     path.write_text(f"#!/usr/bin/env bash\n{text}\n")
     path.chmod(0o755)
     return path
 
 
-def script_of(run: Run, staged: StagedFiles, config: ClusterConfig) -> str:
+def script_of(run, staged, config):
     return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
 
 
-def executed(script: str, tmp_path: Path, *, sudo: str = "exit 1") -> tuple[int, list[str]]:
+def executed(script, tmp_path, *, sudo="exit 1"):
     """Run a job script with stand-ins; return its exit code and what they wrote. srun starts one task."""
     [folder] = re.findall("^cd (.*)$", script, flags=re.MULTILINE)
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -91,9 +86,7 @@ def executed(script: str, tmp_path: Path, *, sudo: str = "exit 1") -> tuple[int,
     return done.returncode, [*said.read_text().splitlines(), *done.stderr.splitlines()]
 
 
-def test_each_kind_of_cluster_runs_its_setup_first_and_sets_its_variables(
-    run: Run, staged: StagedFiles, tmp_path: Path
-) -> None:
+def test_each_kind_of_cluster_runs_its_setup_first_and_sets_its_variables(run, staged, tmp_path):
     for make in (slurm, local, runai):
         folder = tmp_path / make.__name__
         folder.mkdir()
@@ -105,8 +98,8 @@ def test_each_kind_of_cluster_runs_its_setup_first_and_sets_its_variables(
 
 
 def test_variables_of_run_cluster_and_workload_win_in_this_order_and_nobody_moves_the_trainer(
-    run: Run, staged: StagedFiles, tmp_path: Path
-) -> None:
+    run, staged, tmp_path
+):
     config = local(tmp_path, environment={"OMP_NUM_THREADS": "2", "NCCL_DEBUG": "WARN"})
     assert job_environment(run, staged, config)["OMP_NUM_THREADS"] == "2"
     published = Performance(
@@ -123,11 +116,11 @@ def test_variables_of_run_cluster_and_workload_win_in_this_order_and_nobody_move
 
 
 def test_nccl_is_asked_for_its_network_on_a_cluster_with_a_fabric_unless_somebody_sets_its_log(
-    run: Run, staged: StagedFiles, tmp_path: Path
-) -> None:
+    run, staged, tmp_path
+):
     asks = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
-    def nccl(run: Run, **fields: Any) -> dict[str, str]:
+    def nccl(run, **fields):
         environment = job_environment(run, staged, slurm(tmp_path, **fields))
         return {name: value for name, value in environment.items() if name.startswith("NCCL_DEBUG")}
 
@@ -144,12 +137,12 @@ def test_nccl_is_asked_for_its_network_on_a_cluster_with_a_fabric_unless_somebod
     assert nccl(on_gpus, fabric="InfiniBand", environment=of_cluster) == of_cluster
 
 
-def test_a_setup_that_fails_ends_the_job(run: Run, staged: StagedFiles, tmp_path: Path) -> None:
+def test_a_setup_that_fails_ends_the_job(run, staged, tmp_path):
     config = slurm(tmp_path, setup=("bash -c 'exit 5'",))
     assert executed(script_of(run, staged, config), tmp_path) == (5, [])
 
 
-def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, cores: bool = False) -> tuple[str, str]:
+def bind(command, tmp_path, numactl, cores=False):
     """Return what a rank that is bound to one of four NUMA nodes prints, with a numactl of the test's."""
     (commands := tmp_path / "commands").mkdir()
     for name in ("bash", "true", "env"):
@@ -168,7 +161,7 @@ def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, cores: boo
 SAYS = ("bash", "-c", 'echo "$* on ${STEPTIME_NUMA_NODE:-none}"', "bash", "a  b", "$(touch canary)")
 
 
-def test_a_rank_is_bound_to_the_numa_node_of_its_neighbours(tmp_path: Path) -> None:
+def test_a_rank_is_bound_to_the_numa_node_of_its_neighbours(tmp_path):
     binds = '[[ "$1 $2" == "--cpunodebind=1 --membind=1" ]] || exit 9; shift 2; exec "$@"'
     assert bind(SAYS, tmp_path, binds) == ("a  b $(touch canary) on 1\n", "")
 
@@ -181,9 +174,7 @@ def test_a_rank_is_bound_to_the_numa_node_of_its_neighbours(tmp_path: Path) -> N
     ],
     ids=["no numactl", "no such node"],
 )
-def test_a_rank_that_cannot_be_bound_says_why_and_trains(
-    numactl: str | None, why: str, tmp_path: Path
-) -> None:
+def test_a_rank_that_cannot_be_bound_says_why_and_trains(numactl, why, tmp_path):
     said, complaint = bind(SAYS, tmp_path, numactl)
     assert said == "a  b $(touch canary) on none\n"
     assert complaint.startswith("steptime: rank 13 is not bound to NUMA node 1: ")
@@ -191,11 +182,9 @@ def test_a_rank_that_cannot_be_bound_says_why_and_trains(
     assert len(complaint.splitlines()) == 1
 
 
-def test_binding_is_the_publications_unless_the_cluster_says_otherwise(
-    run: Run, staged: StagedFiles, tmp_path: Path
-) -> None:
+def test_binding_is_the_publications_unless_the_cluster_says_otherwise(run, staged, tmp_path):
     published = run.model_copy(update={"performance": Performance(ranks_per_numa_node=4)})
-    expected: list[tuple[Run, Any, str | None]] = [
+    expected = [
         *((run, "auto", None), (published, "auto", "4"), (published, "none", None)),
         *((run, 2, "2"), (published, 2, "2")),
     ]
@@ -206,9 +195,7 @@ def test_binding_is_the_publications_unless_the_cluster_says_otherwise(
         assert ("numactl" in script) is (ranks is not None)
 
 
-def test_vboost_is_set_where_it_was_published_and_the_cluster_lets_it(
-    run: Run, staged: StagedFiles, tmp_path: Path
-) -> None:
+def test_vboost_is_set_where_it_was_published_and_the_cluster_lets_it(run, staged, tmp_path):
     published = run.model_copy(update={"performance": Performance(vboost=True)})
     for planned, lets, is_set in ((published, True, True), (published, False, False), (run, True, False)):
         script = script_of(planned, staged, slurm(tmp_path, vboost=lets))
@@ -223,9 +210,7 @@ def test_vboost_is_set_where_it_was_published_and_the_cluster_lets_it(
 
 
 @pytest.mark.parametrize(("exit_code", "trains"), [(0, True), (REFUSED, False), (1, True), (137, True)])
-def test_only_a_refusal_ends_the_job_before_its_training(
-    exit_code: int, trains: bool, run: Run, tmp_path: Path
-) -> None:
+def test_only_a_refusal_ends_the_job_before_its_training(exit_code, trains, run, tmp_path):
     python = program(
         tmp_path / "python", f'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exit {exit_code}'
     )
@@ -239,9 +224,7 @@ def test_only_a_refusal_ends_the_job_before_its_training(
     assert len(broken) == (trains and exit_code != 0)
 
 
-def test_what_is_demanded_of_gpus_follows_from_their_type(
-    run: Run, staged: StagedFiles, tmp_path: Path
-) -> None:
+def test_what_is_demanded_of_gpus_follows_from_their_type(run, staged, tmp_path):
     on_h100 = run.model_copy(update={"recipe": run.recipe.model_copy(update={"gpu_type": "h100"})})
     script = script_of(on_h100, staged, slurm(tmp_path, gpu_type="h100", node_check={}))
     for option in ("--device=cuda", "--product=H100", "--least-matmul-tflops=494.5"):
@@ -251,11 +234,11 @@ def test_what_is_demanded_of_gpus_follows_from_their_type(
     assert "--least-matmul-tflops" not in on_cpu
 
 
-def test_trainer_and_cluster_mean_the_same_file_and_exit_code() -> None:
+def test_trainer_and_cluster_mean_the_same_file_and_exit_code():
     assert (REFUSED, REPORT) == (check_program.REFUSED, check_program.OUTPUT)
 
 
-def test_only_a_whole_report_names_nodes() -> None:
+def test_only_a_whole_report_names_nodes():
     nodes = [{"node": "n1", "faults": [], "gpus": 8}, {"node": "n2", "faults": ["it burns", "it smells"]}]
     report = json.dumps({"schema": 1, "seconds": 1.5, "nodes": nodes}).encode()
     assert refused_nodes(report) == {"n2": "it burns; it smells"}
@@ -263,7 +246,7 @@ def test_only_a_whole_report_names_nodes() -> None:
         assert refused_nodes(broken) == {}
 
 
-def test_each_threshold_of_the_node_check_is_passed_on_by_its_name() -> None:
+def test_each_threshold_of_the_node_check_is_passed_on_by_its_name():
     demands = NodeCheck(
         time_limit_s=61,
         least_matmul_percent=40,

@@ -3,18 +3,16 @@
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from staged import staged_files
 
 from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
 from steptime.recipes.models import Performance
 
-from .conftest import MakeSpec, end_of
+from .conftest import end_of
 
 pytestmark = pytest.mark.slurm
 
@@ -23,17 +21,17 @@ Trained = Callable[..., Awaitable[tuple[Path, list[str]]]]
 
 @pytest.fixture
 def trained(
-    slurm: SlurmCluster,
-    make_slurm_config: Callable[..., SlurmConfig],
-    make_result: Callable[..., Any],
-    tmp_path: Path,
-) -> Trained:
+    slurm,
+    make_slurm_config,
+    make_result,
+    tmp_path,
+):
     """Return a function that runs a job of two ranks, each a line of shell, on a cluster with these fields.
 
     It returns the job's folder and the lines of its log.
     """
 
-    async def train(line: str, launch: Performance, **site: Any) -> tuple[Path, list[str]]:
+    async def train(line, launch, **site):
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\n{line}\n")
         python.chmod(0o755)
@@ -47,7 +45,7 @@ def trained(
     return train
 
 
-async def test_each_rank_runs_on_the_numa_node_of_its_local_rank_where_there_is_one(trained: Trained) -> None:
+async def test_each_rank_runs_on_the_numa_node_of_its_local_rank_where_there_is_one(trained):
     """Two ranks share a node; on a machine with only one NUMA node the second rank is not bound."""
     if shutil.which("numactl") is None:
         pytest.fail("numactl is missing: apt-get install --yes numactl")
@@ -72,9 +70,7 @@ async def test_each_rank_runs_on_the_numa_node_of_its_local_rank_where_there_is_
 @pytest.mark.parametrize(
     ("gpu_option", "gpus_per_node", "seen"), [("gres", 1, ["0", "0"]), ("gpus", 2, ["0,1", "0,1"])]
 )
-async def test_ranks_see_the_gpus_that_are_asked_for(
-    trained: Trained, gpu_option: str, gpus_per_node: int, seen: list[str]
-) -> None:
+async def test_ranks_see_the_gpus_that_are_asked_for(trained, gpu_option, gpus_per_node, seen):
     """The two ranks are first on two nodes, then on one."""
     folder, _ = await trained(
         'echo "$CUDA_VISIBLE_DEVICES" >"rank$SLURM_PROCID"',
@@ -85,9 +81,7 @@ async def test_ranks_see_the_gpus_that_are_asked_for(
     assert [(folder / f"rank{rank}").read_text().strip() for rank in range(2)] == seen
 
 
-async def test_only_a_job_that_names_refused_nodes_failed_by_the_clusters_fault(
-    slurm: SlurmCluster, make_spec: MakeSpec
-) -> None:
+async def test_only_a_job_that_names_refused_nodes_failed_by_the_clusters_fault(slurm, make_spec):
     """A training that happens to end with the check's exit code has itself failed."""
     report = '{"nodes": [{"node": "node1", "faults": ["it burns"]}, {"node": "node2", "faults": []}]}'
     for name, script in {
@@ -105,7 +99,7 @@ async def test_only_a_job_that_names_refused_nodes_failed_by_the_clusters_fault(
     assert (await slurm.poll(["refused"]))["refused"] == ends["refused"]
 
 
-async def test_a_check_that_hangs_is_ended_and_the_training_begins(trained: Trained) -> None:
+async def test_a_check_that_hangs_is_ended_and_the_training_begins(trained):
     _, said = await trained(
         'test "$2" = trainer || exec sleep 600; echo "trains as $SLURM_PROCID"',
         Performance(),

@@ -1,20 +1,17 @@
 """The record that a job's script writes of its end on the real Slurm, for when Slurm does not answer."""
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from slurm_service import MiniSlurm
 from staged import staged_files
 
-from steptime.clusters.base import Job, JobSpec, JobState
+from steptime.clusters.base import JobState
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import connect
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
 
-from .conftest import MakeSlurmConfig, end_of, eventually
+from .conftest import end_of, eventually
 from .login_node import LoginNode
 
 pytestmark = pytest.mark.slurm
@@ -72,7 +69,7 @@ _SETTLED = {
 
 
 @pytest.fixture
-def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
+def node(slurm_of_session, tmp_path):
     """Yield a login node of this test's own."""
     node = LoginNode(slurm_of_session, tmp_path / "login")
     yield node
@@ -80,12 +77,10 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
 
 
 @pytest.fixture
-def spec_of(
-    make_slurm_config: MakeSlurmConfig, make_result: Callable[..., Any], tmp_path: Path
-) -> Callable[[str], JobSpec]:
+def spec_of(make_slurm_config, make_result, tmp_path):
     """Return a function that makes the job of a name, with the script of a training."""
 
-    def make(name: str) -> JobSpec:
+    def make(name):
         python = tmp_path / f"python-{name}"
         python.write_text(f"#!/bin/bash\n{_SCRIPTS[name]}\n")
         python.chmod(0o755)
@@ -97,7 +92,7 @@ def spec_of(
     return make
 
 
-def _written(job: Job) -> tuple[int, str] | None:
+def _written(job):
     path = Path(job.directory) / "ended.json"
     if not path.exists():
         return None
@@ -107,16 +102,16 @@ def _written(job: Job) -> tuple[int, str] | None:
 
 
 async def test_what_the_scripts_write_tells_how_their_jobs_ended(
-    node: LoginNode,
-    slurm_of_session: MiniSlurm,
-    spec_of: Callable[[str], JobSpec],
-    make_slurm_config: MakeSlurmConfig,
-    hasten_limit: Callable[[Job], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    node,
+    slurm_of_session,
+    spec_of,
+    make_slurm_config,
+    hasten_limit,
+    tmp_path,
+    monkeypatch,
+):
     """The record decides once the controller has forgotten a job and the accounting is not available."""
-    jobs: dict[str, Job] = {}
+    jobs = {}
     async with connect(make_slurm_config(), node.connections) as cluster:
         for name in _SCRIPTS:
             spec = spec_of(name)
@@ -166,10 +161,10 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
         assert limited_end in open_["limited"]
 
     # The wait ends when the patience is over.
-    reads: list[str] = []
+    reads = []
     async with connect(make_slurm_config(patience_h=1e-6), node.connections) as cluster:
 
-        async def read(path: str) -> bytes:
+        async def read(path):
             reads.append(path)
             return await cluster._node.read(path, 0, 1 << 20)
 

@@ -5,28 +5,26 @@ import getpass
 import shlex
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import slurm_faults
-from slurm_service import MiniSlurm
 
 from steptime.clusters.base import JobState
 from steptime.clusters.slurm import cluster as cluster_module
-from steptime.clusters.slurm.cluster import SlurmCluster, connect
+from steptime.clusters.slurm.cluster import connect
 from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
 
-from .conftest import MakeGated, MakeSlurmConfig, MakeSpec, end_of, eventually
+from .conftest import end_of, eventually
 from .login_node import LoginNode
 
 pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
+def node(slurm_of_session, tmp_path):
     """Yield a login node of this test's own."""
     node = LoginNode(slurm_of_session, tmp_path / "login")
     yield node
@@ -34,34 +32,32 @@ def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
 
 
 @pytest.fixture
-async def behind(
-    node: LoginNode, make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm
-) -> AsyncIterator[SlurmCluster]:
+async def behind(node, make_slurm_config, slurm_of_session):
     """Yield the mini Slurm behind that login node."""
     async with connect(make_slurm_config(), node.connections) as cluster:
         yield cluster
     slurm_of_session.command("scancel", "--me")
 
 
-def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
+def jobs_of(slurm, name):
     """Return the states of the controller's jobs of that name, ordered by id."""
     listed = slurm.command("squeue", "-h", "--states=all", f"--name={name}", "-o", "%A %T")
     return [line.split()[1] for line in sorted(listed.splitlines(), key=lambda line: int(line.split()[0]))]
 
 
 async def test_a_job_beyond_a_limit_may_be_submitted_later_unless_it_can_never_be(
-    slurm_of_session: MiniSlurm, behind: SlurmCluster, make_gated: MakeGated, make_spec: MakeSpec
-) -> None:
+    slurm_of_session, behind, make_gated, make_spec
+):
     """`AccountingStorageEnforce=limits` enforces a limit on the number of jobs and one on their time."""
     conf, home = slurm_of_session.layout.slurm_conf, slurm_of_session.home
     before = conf.read_text()
 
-    def restart_controller(text: str) -> None:
+    def restart_controller(text):
         conf.write_text(text)
         slurm_faults.stop_daemon(home, "slurmctld", kill=False)
         slurm_faults.start_daemon(home, "slurmctld")
 
-    def modify(text: str) -> None:
+    def modify(text):
         slurm_of_session.command("sacctmgr", "-i", "modify", *text.split())
 
     restart_controller(f"{before}AccountingStorageEnforce=limits,qos\n")
@@ -89,9 +85,7 @@ async def test_a_job_beyond_a_limit_may_be_submitted_later_unless_it_can_never_b
         modify("qos normal set MaxWall=-1 Flags=-1")
 
 
-async def test_a_job_that_was_taken_though_sbatch_failed_is_found(
-    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec
-) -> None:
+async def test_a_job_that_was_taken_though_sbatch_failed_is_found(node, behind, slurm_of_session, make_spec):
     said = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     node.command("sbatch", f'$real "$@" >/dev/null; echo "{said}" >&2; exit 1')
     job = await behind.submit(make_spec("taken", "echo ran >> count"))
@@ -101,8 +95,8 @@ async def test_a_job_that_was_taken_though_sbatch_failed_is_found(
 
 
 async def test_a_job_that_the_queue_does_not_show_is_submitted_once(
-    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec
-) -> None:
+    node, behind, slurm_of_session, make_spec
+):
     """The accounting does not have the job yet either."""
     for command in ("squeue", "sacct"):
         node.command(command, "exit 0")
@@ -116,8 +110,8 @@ async def test_a_job_that_the_queue_does_not_show_is_submitted_once(
 
 
 async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
-    make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+    make_slurm_config, slurm_of_session, make_spec, tmp_path
+):
     variables = {
         **{"SQUEUE_PARTITION": "preempt", "SBATCH_PARTITION": "preempt", "SBATCH_EXPORT": "NONE"},
         **{
@@ -143,9 +137,7 @@ async def test_no_variable_of_the_login_changes_what_slurms_commands_do(
     assert [line for line in printed.splitlines() if line.startswith("SLURM_CONF=")]
 
 
-async def test_what_bears_the_name_of_an_earlier_job_is_ended(
-    slurm: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_what_bears_the_name_of_an_earlier_job_is_ended(slurm, slurm_of_session, make_spec, tmp_path):
     """The controller may accept a job after sbatch gave up. Jobs in other folders belong to others."""
     await slurm.submit(make_spec("twice", "sleep 1000"))
     options = ["--parsable", "--job-name=twice", "--output=/dev/null"]
@@ -163,8 +155,8 @@ async def test_what_bears_the_name_of_an_earlier_job_is_ended(
 
 
 async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
-    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+    node, behind, slurm_of_session, make_spec, tmp_path
+):
     """A controller that has lost its state counts from an earlier id, so another job may get this one."""
     mine = await behind.submit(make_spec("loses-its-id", "sleep 1000"))
     other = await behind.submit(make_spec("gets-the-id", "sleep 1000"))
@@ -179,9 +171,7 @@ async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
     assert jobs_of(slurm_of_session, "gets-the-id")[0] in ("PENDING", "RUNNING")
 
 
-async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(
-    slurm: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(slurm, make_spec, tmp_path):
     """A backslash in the path would switch patterns off: see the values below."""
     log = tmp_path / "100%j" / "log.out"
     paths = {"directory": str(log.parent), "log_path": str(log)}
@@ -190,9 +180,7 @@ async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(
     assert log.read_text() == "written\n"
 
 
-async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
-    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
-) -> None:
+async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(mini_slurm, slurm, make_spec):
     waits = "touch started; while test ! -e go; do sleep 0.05; done"
     job = await slurm.submit(make_spec("long", waits, time_limit_s=600))
     await eventually((Path(job.directory) / "started").exists)
@@ -214,8 +202,8 @@ async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
 
 
 async def test_a_job_that_slurm_has_lost_is_not_settled_and_never_submitted_again(
-    slurm: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+    slurm, slurm_of_session, make_spec, tmp_path
+):
     """A controller killed before it saved its state gives the job's id to another job."""
     job = await slurm.submit(make_spec("lost", "true"))
     noted = tmp_path / "clusters/mini/jobs/lost"
@@ -231,8 +219,8 @@ async def test_a_job_that_slurm_has_lost_is_not_settled_and_never_submitted_agai
 
 
 async def test_a_job_that_slurm_lost_before_it_started_is_waited_for_ten_minutes_only(
-    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    node, behind, make_spec, monkeypatch
+):
     """A controller that is killed forgets what it has just accepted; the accounting keeps it as waiting."""
     job = await behind.submit(make_spec("waits", "true").model_copy(update={"script": LATER}))
     assert (await behind.poll(["waits"]))["waits"].state is JobState.QUEUED
@@ -251,9 +239,7 @@ async def test_a_job_that_slurm_lost_before_it_started_is_waited_for_ten_minutes
     assert lost.reason.startswith(f"Slurm has lost job {job.job_id}: it is not in the queue, has no log")
 
 
-async def test_a_dead_accounting_holds_nobody_up(
-    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
-) -> None:
+async def test_a_dead_accounting_holds_nobody_up(mini_slurm, slurm, make_spec):
     slurm_faults.stop_daemon(mini_slurm.home, "slurmdbd")
     await slurm.submit(make_spec("unaccounted", "exit 3"))
     assert (await end_of(slurm, "unaccounted")).exit_code == 3
@@ -262,8 +248,8 @@ async def test_a_dead_accounting_holds_nobody_up(
 
 
 async def test_a_job_that_squeue_has_forgotten_is_in_the_accounting(
-    node: LoginNode, behind: SlurmCluster, make_slurm_config: MakeSlurmConfig, make_spec: MakeSpec
-) -> None:
+    node, behind, make_slurm_config, make_spec
+):
     for name, script in (("good", "true"), ("bad", "exit 3")):
         await behind.submit(make_spec(name, script))
         await end_of(behind, name)
@@ -292,9 +278,7 @@ async def test_a_job_that_squeue_has_forgotten_is_in_the_accounting(
 LATER = "#!/bin/sh\n#SBATCH --begin=now+1hour\ntrue\n"
 
 
-async def test_a_poll_of_hundreds_is_one_squeue(
-    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec
-) -> None:
+async def test_a_poll_of_hundreds_is_one_squeue(node, behind, make_spec):
     await behind.submit(make_spec("ended", "true"))
     await end_of(behind, "ended")
     job = await behind.submit(make_spec("live", "touch started; sleep 1000"))
@@ -320,9 +304,7 @@ async def test_a_poll_of_hundreds_is_one_squeue(
         ("--switches=few", 'Invalid numeric value "few" for --switches'),
     ],
 )
-async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(
-    slurm: SlurmCluster, make_spec: MakeSpec, *, line: str, said: str
-) -> None:
+async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(slurm, make_spec, *, line, said):
     spec = make_spec("never", "true").model_copy(update={"script": f"#!/bin/sh\n#SBATCH {line}\ntrue\n"})
     with pytest.raises(UserError, match="mini cannot run job never: ") as refused:
         await slurm.submit(spec)
@@ -332,8 +314,8 @@ async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(
 
 
 async def test_a_mistyped_option_of_a_clusters_file_is_named_with_its_place_and_nothing_is_submitted(
-    make_slurm_config: MakeSlurmConfig, slurm_of_session: MiniSlurm, make_spec: MakeSpec
-) -> None:
+    make_slurm_config, slurm_of_session, make_spec
+):
     """Only Slurm knows all options, as plug-ins of a site add some."""
     extra = ("--qso=high", "--constraint=a&b")
     spec = make_spec("mistyped", "true")
@@ -348,8 +330,8 @@ async def test_a_mistyped_option_of_a_clusters_file_is_named_with_its_place_and_
 
 
 async def test_a_named_node_that_is_drained_is_named_at_once_and_nothing_waits_for_it(
-    slurm_of_session: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec
-) -> None:
+    slurm_of_session, slurm, make_spec
+):
     """Slurm would let the job wait until somebody resumes the node."""
     spec = make_spec("waits", "true").model_copy(update={"nodes": ("node1", "node2")})
     slurm_of_session.command("scontrol", "update", "nodename=node2", "state=drain", "reason=bad DIMM")
@@ -366,9 +348,7 @@ async def test_a_named_node_that_is_drained_is_named_at_once_and_nothing_waits_f
     assert (await end_of(slurm, "waits")).state is JobState.SUCCEEDED
 
 
-async def test_values_are_data_wherever_they_stand(
-    slurm_of_session: MiniSlurm, make_slurm_config: MakeSlurmConfig, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_values_are_data_wherever_they_stand(slurm_of_session, make_slurm_config, make_spec, tmp_path):
     canary = "canary"
     hostile = f"$(touch {canary}) `touch {canary}` ;touch {canary}; ' \" %j %% |& * \\n -x"
     work_dir = str(tmp_path / hostile.replace("\\", ""))
@@ -394,14 +374,12 @@ async def test_values_are_data_wherever_they_stand(
     ]
 
 
-async def test_ending_a_job_that_slurm_has_forgotten_is_no_failure(behind: SlurmCluster) -> None:
+async def test_ending_a_job_that_slurm_has_forgotten_is_no_failure(behind):
     commands = SlurmCommands(behind.run, cluster="mini", root="/nowhere")
     await commands.scancel("gone", ["999999"])
 
 
-async def test_a_scancel_that_the_controller_lost_is_repeated(
-    node: LoginNode, behind: SlurmCluster, make_gated: MakeGated, tmp_path: Path
-) -> None:
+async def test_a_scancel_that_the_controller_lost_is_repeated(node, behind, make_gated, tmp_path):
     """A controller that dies before it saves its state forgets what it has accepted."""
     lost = tmp_path / "lost"
     node.command("scancel", f'[ -e {lost} ] && exec $real "$@"; touch {lost}')
@@ -413,9 +391,7 @@ async def test_a_scancel_that_the_controller_lost_is_repeated(
     assert lost.exists()
 
 
-async def test_a_job_whose_release_the_controller_lost_is_released_again(
-    behind: SlurmCluster, node: LoginNode, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_a_job_whose_release_the_controller_lost_is_released_again(behind, node, make_spec, tmp_path):
     lost = tmp_path / "lost"
     node.command(
         "scontrol", f'[ "$1" != release ] || [ -e {lost} ] || {{ touch {lost}; exit 0; }}; exec $real "$@"'
@@ -425,15 +401,13 @@ async def test_a_job_whose_release_the_controller_lost_is_released_again(
     assert (await end_of(behind, "held-again")).state is JobState.SUCCEEDED
 
 
-async def test_a_job_that_a_person_holds_stays_held(
-    behind: SlurmCluster, make_spec: MakeSpec, slurm_of_session: MiniSlurm
-) -> None:
+async def test_a_job_that_a_person_holds_stays_held(behind, make_spec, slurm_of_session):
     full = slurm_of_session.command(
         "sbatch", "--parsable", "--nodes=8", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"
     )
     job = await behind.submit(make_spec("held-by-person", "true"))
 
-    def accrues() -> bool:
+    def accrues():
         shown = slurm_of_session.command("squeue", "-h", "-j", job.job_id, "-O", "AccrueTime")
         return shown.strip() != "N/A"
 
@@ -451,9 +425,7 @@ async def test_a_job_that_a_person_holds_stays_held(
 BANNER = "echo; echo '| Welcome to the site | have | a | nice | day |'"
 
 
-async def test_a_sites_banner_on_stdout_is_no_answer(
-    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_a_sites_banner_on_stdout_is_no_answer(node, behind, make_spec, tmp_path):
     """Not even if squeue does not show the job, so that its id is what sbatch printed."""
     blind = tmp_path / "blind"
     blind.touch()
@@ -467,7 +439,7 @@ async def test_a_sites_banner_on_stdout_is_no_answer(
     assert (Path(job.directory) / "count").read_text() == "ran\n"
 
 
-async def test_a_node_check_reads_no_banner(node: LoginNode, behind: SlurmCluster) -> None:
+async def test_a_node_check_reads_no_banner(node, behind):
     commands = SlurmCommands(behind.run, cluster="mini", root="/nowhere")
     node.command("sinfo", f'{BANNER}; echo "two words"; exec $real "$@"')
     assert await commands.unusable_nodes(["no-such-node"]) == {}
@@ -475,8 +447,8 @@ async def test_a_node_check_reads_no_banner(node: LoginNode, behind: SlurmCluste
 
 
 async def test_a_job_that_an_empty_answer_hides_is_ended_all_the_same(
-    node: LoginNode, behind: SlurmCluster, make_gated: MakeGated, slurm_of_session: MiniSlurm
-) -> None:
+    node, behind, make_gated, slurm_of_session
+):
     """An overloaded controller: squeue prints nothing with exit code 0, and the accounting has the job."""
     job = make_gated("hidden")
     await behind.submit(job.spec)
@@ -490,13 +462,13 @@ async def test_a_job_that_an_empty_answer_hides_is_ended_all_the_same(
     "sacct", ["exit 0", '$real "$@" | sed "s/CANCELLED[^|]*/RUNNING/"'], ids=["without it", "has it running"]
 )
 async def test_nor_is_it_gone_while_no_command_shows_it(
-    sacct: str,
-    node: LoginNode,
-    behind: SlurmCluster,
-    make_gated: MakeGated,
-    slurm_of_session: MiniSlurm,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    sacct,
+    node,
+    behind,
+    make_gated,
+    slurm_of_session,
+    monkeypatch,
+):
     monkeypatch.setattr(cluster_module, "_MISSING_FOR_S", 3)
     job = make_gated(f"hidden-{len(sacct)}")
     await behind.submit(job.spec)
@@ -507,9 +479,7 @@ async def test_nor_is_it_gone_while_no_command_shows_it(
     assert jobs_of(slurm_of_session, job.spec.name) == ["CANCELLED"], "scancel knew its id"
 
 
-async def test_a_refused_release_is_no_refusal_of_the_job(
-    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_a_refused_release_is_no_refusal_of_the_job(node, behind, make_spec, tmp_path):
     """Slurm has taken the job: a user's error would leave it in the queue with nobody to own it."""
     refuses = tmp_path / "refuses"
     refuses.touch()
@@ -522,9 +492,7 @@ async def test_a_refused_release_is_no_refusal_of_the_job(
     assert (await end_of(behind, "not-released")).state is JobState.SUCCEEDED
 
 
-async def test_a_refused_release_keeps_no_other_job_from_being_polled(
-    node: LoginNode, behind: SlurmCluster, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+async def test_a_refused_release_keeps_no_other_job_from_being_polled(node, behind, make_spec, tmp_path):
     """The release was lost once, and is refused from then on, as by a site's rule for held jobs."""
     lost = tmp_path / "lost"
     said = "echo 'Access/permission denied for job' >&2; exit 1"
@@ -545,7 +513,7 @@ async def test_a_refused_release_keeps_no_other_job_from_being_polled(
 
 
 @contextmanager
-def mounted(folder: Path, options: str) -> Iterator[None]:
+def mounted(folder, options):
     """Mount a small file system in memory; skip the test where that is not allowed."""
     folder.mkdir()
     mount = ["/bin/mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
@@ -560,9 +528,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "cause"), [("size=64k", "No space left on device"), ("ro", "Read-only file system")]
 )
-async def test_why_a_file_cannot_be_written_is_said(
-    behind: SlurmCluster, tmp_path: Path, options: str, cause: str
-) -> None:
+async def test_why_a_file_cannot_be_written_is_said(behind, tmp_path, options, cause):
     with mounted(folder := tmp_path / "disk", options):
         if options != "ro":
             with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):

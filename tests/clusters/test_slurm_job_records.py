@@ -66,7 +66,7 @@ FOLDER = "its node could not open its folder or its log: is work_dir there on ev
         ("ACCOUNTED", "deadline", "timed_out", "its deadline was reached", None),
     ],
 )
-def test_a_recorded_job(listed: str, name: str, state: str, reason: str, exit_code: int | None) -> None:
+def test_a_recorded_job(listed, name, state, reason, exit_code):
     """The records are two outputs of squeue, while jobs lived and after their ends, and one of sacct."""
     status = record_status({"EARLY": EARLY, "LATE": LATE, "ACCOUNTED": ACCOUNTED}[listed][name][0])
     assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
@@ -104,7 +104,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("word", STATES)
-def test_every_state_of_slurm(word: str) -> None:
+def test_every_state_of_slurm(word):
     """squeue guesses when a waiting job starts and when a running one ends; these times are left out."""
     state, reason = STATES[word]
     fault, in_queue = state == "cluster", state in ("queued", "running")
@@ -137,8 +137,8 @@ def test_every_state_of_slurm(word: str) -> None:
         ("PartitionTimeLimit", f"PartitionTimeLimit: {MORE} time than its partition gives"),
     ],
 )
-def test_why_a_job_waits_or_was_cancelled_before_it_started(reason: str, said: str) -> None:
-    def of(state: str) -> str:
+def test_why_a_job_waits_or_was_cancelled_before_it_started(reason, said):
+    def of(state):
         [record] = read_records(f"5|{state}|0:0|1000|Unknown|1200|None assigned|name|{reason}|/there\n")
         return record_status(record).reason
 
@@ -150,7 +150,7 @@ def test_why_a_job_waits_or_was_cancelled_before_it_started(reason: str, said: s
 @pytest.mark.parametrize(
     ("wait_status", "ended"), [(9, (0, 9)), (139, (0, 11)), (134, (0, 6)), (3 << 8, (3, 0))]
 )
-def test_a_core_dump_is_no_part_of_the_signal(wait_status: int, ended: tuple[int, int]) -> None:
+def test_a_core_dump_is_no_part_of_the_signal(wait_status, ended):
     """squeue prints the status of wait(): a signal, 128 more with a core dump, or 256 times the code."""
     line = next(line for line in (DATA / "squeue-late.txt").read_text().splitlines() if "kill9" in line)
     fields = line.split("|")
@@ -159,7 +159,7 @@ def test_a_core_dump_is_no_part_of_the_signal(wait_status: int, ended: tuple[int
     assert (killed.exit_code, killed.signal) == ended
 
 
-def test_times_nodes_and_folder_are_read() -> None:
+def test_times_nodes_and_folder_are_read():
     (record,) = ACCOUNTED["nodefail4"]
     assert (record.job_id, record.directory) == ("28", "/scratch/experiments")
     status = record_status(record)
@@ -170,13 +170,13 @@ def test_times_nodes_and_folder_are_read() -> None:
     assert (running.started_at, running.ended_at) == (1795289882, None)
 
 
-def test_of_a_requeued_job_the_last_record_counts() -> None:
+def test_of_a_requeued_job_the_last_record_counts():
     """sacct also lists the record before the requeue: PREEMPTED, then the same id again."""
     assert [record.state for record in ACCOUNTED["requeued"]] == ["RUNNING"]
     assert [record.state for record in ACCOUNTED["rqh"]] == ["PENDING"]
 
 
-def record(**fields: object) -> JobRecord:
+def record(**fields):
     defaults = {
         "job_id": "7",
         "name": "a",
@@ -197,7 +197,7 @@ FIELD = st.text(alphabet=st.sampled_from("ABC|:019[]-,\n by+é"), max_size=8)
 
 
 @given(st.lists(FIELD, min_size=7, max_size=11))
-def test_no_text_breaks_the_reading(fields: list[str]) -> None:
+def test_no_text_breaks_the_reading(fields):
     line = "|".join(["1", *fields])
     for job in read_records(line):
         assert record_status(job).state is JobState.UNKNOWN
@@ -205,7 +205,7 @@ def test_no_text_breaks_the_reading(fields: list[str]) -> None:
 
 @pytest.mark.parametrize("version", ["23.11", "26.05"])
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
-def test_newer_slurms_are_read(version: str, command: str) -> None:
+def test_newer_slurms_are_read(version, command):
     """From 23.02 on, squeue prints exit codes as sacct does."""
     records = read_records((DATA / f"{command}-{version}.txt").read_text())
     ends = {
@@ -225,7 +225,7 @@ def test_newer_slurms_are_read(version: str, command: str) -> None:
     assert ends == (shown | only_in_the_queue if command == "squeue" else shown)
 
 
-LINES: list[tuple[str, JobRecord]] = [
+LINES = [
     # as squeue prints them (a bar at the end, and wait(2)'s exit code up to Slurm 22.05)
     (
         "17|RUNNING|0|1700000000|1700000010|1700003610|n[1-2]|name|None|/a b|",
@@ -275,7 +275,7 @@ LINES: list[tuple[str, JobRecord]] = [
 ]
 
 
-def test_a_line_is_read_whole() -> None:
+def test_a_line_is_read_whole():
     for line, expected in LINES:
         assert read_records(line) == [expected]
         assert read_records(f"garbage\n{line}\n\n7|RUNNING") == [expected]
@@ -290,11 +290,11 @@ def test_a_line_is_read_whole() -> None:
         assert read_records(line) == [], line
 
 
-def test_a_time_limit_counts_from_the_start_and_not_from_the_submission() -> None:
+def test_a_time_limit_counts_from_the_start_and_not_from_the_submission():
     """Nobody knows how the job ended: it counts as running until its limit and the patience are over."""
     submitted = record(submitted_at=0, started_at=None, ended_at=None)
 
-    def state_at(now: float, *, accounted: JobRecord | None) -> JobState:
+    def state_at(now, *, accounted):
         times = {"time_limit_s": 3600, "settled_after": 7300, "within_s": 100, "now": now}
         return status_by_script(None, submitted, accounted, "sacct is away", **times).state
 
@@ -316,9 +316,7 @@ def test_a_time_limit_counts_from_the_start_and_not_from_the_submission() -> Non
         (0, "", JobState.UNKNOWN),
     ],
 )
-def test_a_scripts_own_record_tells_how_it_ended_unless_something_ended_it(
-    exit_code: int, slurms_state: str, state: JobState
-) -> None:
+def test_a_scripts_own_record_tells_how_it_ended_unless_something_ended_it(exit_code, slurms_state, state):
     end = EndRecord(job_id="1", exit_code=exit_code, state=slurms_state, started_at=10, ended_at=20)
     times = {"time_limit_s": 60, "settled_after": 0, "within_s": 0, "now": 1000}
     status = status_by_script(end, record(submitted_at=0), None, "sacct is away", **times)
@@ -333,18 +331,18 @@ def test_a_scripts_own_record_tells_how_it_ended_unless_something_ended_it(
         )
 
 
-def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:
+def test_of_jobs_submitted_at_once_the_smaller_id_comes_first():
     jobs = [record(job_id="10"), record(job_id="9"), record(job_id="11", submitted_at=99)]
     assert [job.job_id for job in group_by_name(jobs)["a"]] == ["11", "9", "10"]
     again = [record(job_id="5"), record(job_id="6", submitted_at=150), record(job_id="5", submitted_at=200)]
     assert [(job.job_id, job.submitted_at) for job in group_by_name(again)["a"]] == [("5", 200), ("6", 150)]
 
 
-async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
+async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name():
     """Airflow may be away for weeks; without a start time sacct lists only today's jobs."""
-    commands_run: list[list[str]] = []
+    commands_run = []
 
-    async def run(argv: list[str], **_: object) -> CommandResult:
+    async def run(argv, **_):
         commands_run.append(argv)
         return CommandResult(exit_code=0, stdout="", stderr="")
 
@@ -358,12 +356,10 @@ async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
     ("failure", "becomes"),
     [(SystemFailure("slurmctld is away"), OutOfReach), (LoginRefused("me"), LoginRefused)],
 )
-async def test_a_failed_squeue_is_out_of_reach_and_a_refused_login_stays_one(
-    failure: SystemFailure, becomes: type[SystemFailure]
-) -> None:
+async def test_a_failed_squeue_is_out_of_reach_and_a_refused_login_stays_one(failure, becomes):
     """A login refused before the cluster was ever reached is for the user to correct: nothing waits."""
 
-    async def run(*_: object, **_options: object) -> CommandResult:
+    async def run(*_, **_options):
         raise failure
 
     with pytest.raises(OutOfReach, match=str(failure)) as raised:
@@ -372,8 +368,8 @@ async def test_a_failed_squeue_is_out_of_reach_and_a_refused_login_stays_one(
 
 
 @pytest.mark.parametrize("directory", ["/shared2/runs/a", "/shared", "/other/shared/a", ""])
-def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory: str) -> None:
-    async def run(*_: object, **_options: object) -> CommandResult:
+def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory):
+    async def run(*_, **_options):
         raise AssertionError
 
     commands = SlurmCommands(run, cluster="eos", root="/shared")
@@ -382,7 +378,7 @@ def test_a_job_whose_folder_is_not_below_the_clusters_is_anothers(directory: str
 
 
 @pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])
-def test_a_job_that_a_node_could_not_launch_is_said_to_wait_for_its_release(reason: str) -> None:
+def test_a_job_that_a_node_could_not_launch_is_said_to_wait_for_its_release(reason):
     (record,) = read_records(f"80634|PENDING|0|1700000000|N/A|N/A||name|{reason}|/w\n")
     status = record_status(record)
     assert status.state is JobState.QUEUED

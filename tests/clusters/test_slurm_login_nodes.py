@@ -1,29 +1,25 @@
 """Login nodes of a Slurm that go away: no job is lost, ended or doubled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from slurm_service import MiniSlurm
 
 from steptime.clusters.base import JobState
-from steptime.clusters.slurm.cluster import SlurmCluster, connect
+from steptime.clusters.slurm.cluster import connect
 from steptime.errors import OutOfReach, SystemFailure
 
-from .conftest import MakeSlurmConfig, MakeSpec, end_of, eventually
+from .conftest import end_of, eventually
 from .login_node import LoginNode
 from .ssh_site import known
 
 pytestmark = pytest.mark.slurm
 
-Behind = Callable[[Sequence[LoginNode]], AbstractAsyncContextManager[SlurmCluster]]
-
 
 @pytest.fixture
-def nodes(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[list[LoginNode]]:
+def nodes(slurm_of_session, tmp_path):
     """Yield two login nodes of the mini Slurm."""
     nodes = [LoginNode(slurm_of_session, tmp_path / f"login{number}") for number in range(2)]
     yield nodes
@@ -33,11 +29,11 @@ def nodes(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[list[LoginNod
 
 
 @pytest.fixture
-def behind(make_slurm_config: MakeSlurmConfig) -> Behind:
+def behind(make_slurm_config):
     """Return a function that opens the mini Slurm behind several login nodes, as one cluster."""
 
     @asynccontextmanager
-    async def opened(nodes: Sequence[LoginNode]) -> AsyncIterator[SlurmCluster]:
+    async def opened(nodes):
         login = replace(nodes[0].login(conn_timeout=30), host="", port=None)
         config = make_slurm_config(login_nodes=[f"127.0.0.1:{node.port}" for node in nodes])
         async with connect(config, known({"mini_slurm": login})) as cluster:
@@ -46,19 +42,19 @@ def behind(make_slurm_config: MakeSlurmConfig) -> Behind:
     return opened
 
 
-def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
+def jobs_of(slurm, name):
     """Return the ids of the controller's jobs of that name, in order."""
     return slurm.command("squeue", "-h", "--states=all", "--sort=i", f"--name={name}", "-o", "%A").split()
 
 
-def states_of(slurm: MiniSlurm, name: str) -> list[str]:
+def states_of(slurm, name):
     """Return the states of the controller's jobs of that name, ordered by id."""
     return slurm.command("squeue", "-h", "--states=all", "--sort=i", f"--name={name}", "-o", "%T").split()
 
 
 async def test_a_login_node_that_goes_away_while_it_submits_does_not_make_a_second_job(
-    nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
-) -> None:
+    nodes, behind, make_spec, slurm_of_session, tmp_path
+):
     """The first node's sbatch goes on only after the second node's job has been released."""
     began, go_on = tmp_path / "began", tmp_path / "go-on"
     nodes[0].command("sbatch", f'touch {began}; while [ ! -e {go_on} ]; do sleep 0.1; done; exec $real "$@"')
@@ -79,8 +75,8 @@ async def test_a_login_node_that_goes_away_while_it_submits_does_not_make_a_seco
 
 
 async def test_a_job_whose_submitter_was_gone_before_its_release_is_released(
-    nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
-) -> None:
+    nodes, behind, make_spec, slurm_of_session, tmp_path
+):
     began = tmp_path / "began"
     nodes[0].command(
         "scontrol", f'[ "$1" != release ] || {{ touch {began}; kill -9 $PPID; exit 1; }}; exec $real "$@"'
@@ -98,8 +94,8 @@ async def test_a_job_whose_submitter_was_gone_before_its_release_is_released(
 
 
 async def test_login_nodes_that_submit_at_the_same_time_start_one_job(
-    nodes: list[LoginNode], behind: Behind, make_spec: MakeSpec, slurm_of_session: MiniSlurm, tmp_path: Path
-) -> None:
+    nodes, behind, make_spec, slurm_of_session, tmp_path
+):
     """Each calls sbatch before the other has finished."""
     for number, node in enumerate(nodes):
         node.command(

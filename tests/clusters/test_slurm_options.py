@@ -84,12 +84,12 @@ WHAT_BECOMES = (
 )
 
 
-def of_help() -> set[str]:
+def of_help():
     names = re.findall(r"^ +(?:-\w,? +)?--([a-z-]+)", HELP.read_text(), re.MULTILINE)
     return set(names)
 
 
-def of_a_run(option: str) -> str:
+def of_a_run(option):
     """Return why a run cannot ask for an option, or an empty text if it can."""
     try:
         taken = SlurmOptions.of({"additional_slurm_params": option}).as_given
@@ -98,7 +98,7 @@ def of_a_run(option: str) -> str:
     return "" if taken == (f"--{option}",) else f"became {taken}"
 
 
-def of_a_file(option: str) -> str:
+def of_a_file(option):
     """Return why a cluster's file cannot set an option for every job, or an empty text if it can."""
     try:
         check_of_every_job(f"--{option}")
@@ -107,12 +107,12 @@ def of_a_file(option: str) -> str:
     return ""
 
 
-def test_every_option_of_sbatch_was_thought_of_once() -> None:
+def test_every_option_of_sbatch_was_thought_of_once():
     named = [option for _, _, *options in WHAT_BECOMES for option in options]
     assert sorted(named) == sorted(of_help() | set(NOT_IN_HELP))
 
 
-def test_what_becomes_of_every_option() -> None:
+def test_what_becomes_of_every_option():
     wrong = []
     for of_runs, of_files, *options in WHAT_BECOMES:
         for option in options:
@@ -123,7 +123,7 @@ def test_what_becomes_of_every_option() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_shortened_name_gets_past_a_list() -> None:
+def test_no_shortened_name_gets_past_a_list():
     """sbatch accepts `--job-na` as `--job-name`."""
     whole = {option: of_files for _, of_files, *options in WHAT_BECOMES for option in options}
     passed = []
@@ -186,13 +186,11 @@ FORMS = (
 )
 
 
-def test_the_form_of_what_a_run_asks_for() -> None:
+def test_the_form_of_what_a_run_asks_for():
     wrong = []
     for options, additional, expected in FORMS:
         try:
-            became: tuple[str, ...] | str = SlurmOptions.of(
-                {**options, "additional_slurm_params": additional}
-            ).as_given
+            became = SlurmOptions.of({**options, "additional_slurm_params": additional}).as_given
         except UserError as error:
             became = str(error)
         good = (
@@ -205,7 +203,7 @@ def test_the_form_of_what_a_run_asks_for() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_files_option_has_a_form() -> None:
+def test_a_files_option_has_a_form():
     for option in ("--qos=a", "--exclusive", "--mail-user=a@b", "--uenv=prgenv:default", "--comment=a;b"):
         check_of_every_job(option)
     for option in ("qos=a", "-q=a", "--qos=", "--qos=a b", "--qos=$a", "--qos='a'", "--qos=a\n", "--", "--Q"):

@@ -5,9 +5,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
@@ -15,13 +13,12 @@ from pydantic import ValidationError
 from staged import staged_files
 
 from recorders.nemo.settings_record import load
-from steptime.clusters.base import StagedFiles
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.clusters.slurm.script import profiled
 from steptime.clusters.slurm.submit import submit_command
 from steptime.errors import UserError
-from steptime.recipes.models import Mode, Run
+from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import fold_nodes
 from steptime.recipes.planning import parse_request, plan
 
@@ -29,25 +26,25 @@ VENV = staged_files("/shared/venvs/trainer-1/bin/python", "/shared/trainer/1", v
 IMAGE = VENV.model_copy(update={"python": None, "image_path": "/shared/images/nvidia+nemo+25.02.01.sqsh"})
 
 
-def site(**fields: Any) -> SlurmConfig:
+def site(**fields):
     told = {"name": "big", "kind": "slurm", "gpu_type": "h100", "work_dir": "/shared", "connection": "big"}
     return SlurmConfig.model_validate({**told, **fields})
 
 
-def planned(workload: str, **values: Any) -> Run:
+def planned(workload, **values):
     return plan(parse_request({"workload": workload, **values})).runs[0]
 
 
-def script_of(run: Run, config: SlurmConfig, staged: StagedFiles = VENV) -> str:
+def script_of(run, config, staged=VENV):
     return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
 
 
-def asked(script: str) -> list[str]:
+def asked(script):
     """Return the options in the #SBATCH lines."""
     return re.findall(r"^#SBATCH (\S+)$", script, flags=re.MULTILINE)
 
 
-def test_no_job_is_cut_short_and_none_comes_back_by_itself(two_ranks: Run) -> None:
+def test_no_job_is_cut_short_and_none_comes_back_by_itself(two_ranks):
     minutes = {1: "1", 60: "1", 61: "2", 930: "16"}
     for seconds, asked_for in minutes.items():
         run = two_ranks.model_copy(update={"time_limit_s": seconds})
@@ -58,12 +55,11 @@ def test_no_job_is_cut_short_and_none_comes_back_by_itself(two_ranks: Run) -> No
 
 
 @pytest.fixture
-def two_ranks(make_result: Callable[..., Any]) -> Run:
-    run: Run = make_result(gpus=2).run
-    return run
+def two_ranks(make_result):
+    return make_result(gpus=2).run
 
 
-def test_what_the_cluster_wants_is_asked_for(two_ranks: Run) -> None:
+def test_what_the_cluster_wants_is_asked_for(two_ranks):
     config = site(
         gpus_per_node=1,
         partition="batch",
@@ -91,22 +87,20 @@ def test_what_the_cluster_wants_is_asked_for(two_ranks: Run) -> None:
         ("none", True, ["--gres=gpu:8"]),
     ],
 )
-def test_the_cluster_says_how_gpus_are_asked_for(
-    gpu_option: str, switched: bool | None, options: list[str]
-) -> None:
+def test_the_cluster_says_how_gpus_are_asked_for(gpu_option, switched, options):
     run = planned("llama3.1", size="8b", gpus="16")
     run = run.model_copy(update={"cluster_options": {"gres": switched}})
     wanted = asked(script_of(run, site(gpu_option=gpu_option)))
     assert [option for option in wanted if option.startswith(("--gres", "--gpus"))] == options
 
 
-def test_ranks_that_cannot_be_spread_evenly_are_refused() -> None:
+def test_ranks_that_cannot_be_spread_evenly_are_refused():
     run = planned("llama3.1", size="8b", gpus="16")
     with pytest.raises(UserError, match="16 GPUs cannot be spread over nodes of 3 on cluster 'big'"):
         script_of(run, site(gpus_per_node=3))
 
 
-def test_a_checkpoint_from_elsewhere_is_mounted() -> None:
+def test_a_checkpoint_from_elsewhere_is_mounted():
     here = planned("llama3.1", size="8b", gpus="16", load_checkpoint="/shared/experiments/x/saved")
     elsewhere = planned("llama3.1", size="8b", gpus="16", load_checkpoint="/archive/saved")
     config = site(container="pyxis", container_mounts=("/data", "/sets:ro"))
@@ -118,13 +112,13 @@ def test_a_checkpoint_from_elsewhere_is_mounted() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/a,b:/etc", "/a b", "relative"])
-def test_folders_that_would_be_other_mounts_are_refused(folder: str) -> None:
+def test_folders_that_would_be_other_mounts_are_refused(folder):
     run = planned("llama3.1", size="8b", gpus="16")
     with pytest.raises(UserError, match="cannot be mounted into a container"):
         script_of(run, site(container="pyxis", container_mounts=(folder,)), IMAGE)
 
 
-def test_a_job_of_the_staging_is_counted_and_placed_as_its_run(two_ranks: Run) -> None:
+def test_a_job_of_the_staging_is_counted_and_placed_as_its_run(two_ranks):
     run = two_ranks.model_copy(
         update={
             "cluster_options": {
@@ -148,7 +142,7 @@ def test_a_job_of_the_staging_is_counted_and_placed_as_its_run(two_ranks: Run) -
     assert site().staging_job_options(two_ranks) == one_task
 
 
-def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks: Run) -> None:
+def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks):
     options = {
         "gpus_per_node": 1,
         "partition": "debug",
@@ -168,7 +162,7 @@ def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks: Run) ->
     ]
 
 
-def test_a_segment_divides_the_nodes() -> None:
+def test_a_segment_divides_the_nodes():
     run = planned("nemotron4-340b", gpu_type="gb200", gpus="128")
     with pytest.raises(UserError, match="segment 5 does not divide the 32 nodes of 340b·fp8·128"):
         script_of(run.model_copy(update={"cluster_options": {"segment": 5}}), site())
@@ -185,7 +179,7 @@ BY_JOB = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
         ("nemotron-h-25.05", BY_JOB, "--gpu-metrics-devices=all"),
     ],
 )
-def test_nsight_starts_every_rank_as_the_document_does(workload: str, report: str, metrics: str) -> None:
+def test_nsight_starts_every_rank_as_the_document_does(workload, report, metrics):
     """Reports have the document's names; the other options are those recorded from upstream's code."""
     run = planned(workload, gpu_type="h100", profile=True, gpu_metrics=True)
     script = script_of(run, site(container="pyxis"), IMAGE)
@@ -211,7 +205,7 @@ def test_nsight_starts_every_rank_as_the_document_does(workload: str, report: st
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("gpu_metrics", [True, False])
-def test_nsight_is_used_where_an_image_has_it(tmp_path: Path, *, installed: bool, gpu_metrics: bool) -> None:
+def test_nsight_is_used_where_an_image_has_it(tmp_path, *, installed, gpu_metrics):
     """A stand-in for nsys prints its arguments."""
     if installed:
         nsys = tmp_path / "nsys"
@@ -229,7 +223,7 @@ def test_nsight_is_used_where_an_image_has_it(tmp_path: Path, *, installed: bool
     assert ("--gpu-metrics-device=all" in told) is gpu_metrics
 
 
-def test_a_trace_on_the_cpu_sets_what_torch_logs(two_ranks: Run) -> None:
+def test_a_trace_on_the_cpu_sets_what_torch_logs(two_ranks):
     cpu = two_ranks.model_copy(
         update={"mode": Mode.NCCL_TRACE, "environment": {"TORCH_CPP_LOG_LEVEL": "WARNING"}}
     )
@@ -252,8 +246,8 @@ def test_a_trace_on_the_cpu_sets_what_torch_logs(two_ranks: Run) -> None:
     ],
 )
 def test_a_resubmitted_run_avoids_nodes_that_failed_unless_they_are_asked_for(
-    two_ranks: Run, own: dict[str, Any], extra: tuple[str, ...], excluded: str | None
-) -> None:
+    two_ranks, own, extra, excluded
+):
     run = two_ranks.model_copy(update={"cluster_options": own})
     config = site(extra_options=extra)
     avoiding = config.avoiding(run, ("n7", "n8"))
@@ -269,7 +263,7 @@ echo RUNNING
 """
 
 
-def test_a_second_signal_does_not_interrupt_the_record_of_the_end(two_ranks: Run, tmp_path: Path) -> None:
+def test_a_second_signal_does_not_interrupt_the_record_of_the_end(two_ranks, tmp_path):
     """The first signal arrives before srun has started, the second while the record is written."""
     spec = job_spec(two_ranks, VENV, site(work_dir=str(tmp_path)), identity="x", started=1_790_000_000)
     Path(spec.directory).mkdir(parents=True)
@@ -289,6 +283,6 @@ def test_a_second_signal_does_not_interrupt_the_record_of_the_end(two_ranks: Run
 
 
 @pytest.mark.parametrize(("path", "why"), [("/a\nb", "non-printable"), ("/a\\b", "backslash")])
-def test_a_folder_that_slurm_cannot_print_is_refused(path: str, why: str) -> None:
+def test_a_folder_that_slurm_cannot_print_is_refused(path, why):
     with pytest.raises(ValidationError, match=why):
         site(work_dir=path)

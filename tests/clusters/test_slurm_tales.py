@@ -6,10 +6,8 @@ The tales are kept in tests/golden/slurm. After an intended change, rewrite them
 """
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kept import assert_kept
@@ -18,27 +16,24 @@ from own_clock import waits_over_at_once
 from steptime import waiting
 from steptime.clusters.slurm import checks as slurm_checks
 from steptime.clusters.slurm import cluster as slurm_backend
-from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.clusters.slurm.survey import survey
 
-from .conftest import MakeSlurmConfig, MakeSpec
 from .scripted_slurm import NOW, ScriptedSlurm, sacct_line, squeue_line
-from .ssh_site import Site
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def slurm(site: Site, tmp_path: Path) -> ScriptedSlurm:
+def slurm(site, tmp_path):
     return ScriptedSlurm(site, tmp_path / "work")
 
 
 @pytest.fixture
-async def connect(slurm: ScriptedSlurm, make_slurm_config: MakeSlurmConfig) -> AsyncIterator[Any]:
+async def connect(slurm, make_slurm_config):
     """Yield a function that opens the cluster, with these fields changed; all are closed at the end."""
     opened = []
 
-    def connect(**fields: Any) -> SlurmCluster:
+    def connect(**fields):
         config = make_slurm_config(**{"connection": "login", "work_dir": str(slurm.work_dir), **fields})
         opened.append(slurm_backend.connect(config, slurm.connections))
         return opened[-1]
@@ -49,7 +44,7 @@ async def connect(slurm: ScriptedSlurm, make_slurm_config: MakeSlurmConfig) -> A
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def clock(monkeypatch):
     """Return the clock of the cluster's waits, which passes when a test says so and in long pauses."""
     waits_over_at_once(monkeypatch, waiting, slurm_backend)
     monkeypatch.setattr(slurm_backend, "_LOOK_S", 50)
@@ -59,15 +54,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return passing
 
 
-def spec_of(make_spec: MakeSpec, slurm: ScriptedSlurm, **fields: Any) -> Any:
+def spec_of(make_spec, slurm, **fields):
     folder = f"{slurm.work_dir}/experiments/night"
     spec = make_spec("night", "true", slots=2, time_limit_s=61, files={"run.json": "{}"}, **fields)
     return spec.model_copy(update={"directory": folder, "log_path": f"{folder}/logs/100%.out"})
 
 
-async def test_a_job_from_its_submission_to_its_end(
-    slurm: ScriptedSlurm, connect: Any, make_spec: MakeSpec, clock: SimpleNamespace
-) -> None:
+async def test_a_job_from_its_submission_to_its_end(slurm, connect, make_spec, clock):
     folder = f"{slurm.work_dir}/experiments/night"
     spec = spec_of(make_spec, slurm, nodes=("node1", "node2"))
     waits = squeue_line(7, "PENDING", reason="Resources", directory=folder)
@@ -113,9 +106,7 @@ async def test_a_job_from_its_submission_to_its_end(
     assert_kept("slurm/life.txt", slurm.told())
 
 
-async def test_a_job_that_is_cancelled(
-    slurm: ScriptedSlurm, connect: Any, make_spec: MakeSpec, clock: SimpleNamespace
-) -> None:
+async def test_a_job_that_is_cancelled(slurm, connect, make_spec, clock):
     folder = f"{slurm.work_dir}/experiments/night"
     spec = spec_of(make_spec, slurm)
     line = {"started": NOW, "nodes": "node1", "directory": folder}
@@ -143,13 +134,11 @@ async def test_a_job_that_is_cancelled(
     assert_kept("slurm/cancelled.txt", slurm.told())
 
 
-async def cluster_has(tell: Any, cluster: SlurmCluster, spec: Any, line: str) -> None:
+async def cluster_has(tell, cluster, spec, line):
     await tell("submit", cluster.submit(spec), squeue=["", "", line], sbatch="7\n")
 
 
-async def test_what_a_poll_puts_right(
-    slurm: ScriptedSlurm, connect: Any, make_spec: MakeSpec, clock: SimpleNamespace
-) -> None:
+async def test_what_a_poll_puts_right(slurm, connect, make_spec, clock):
     folder = f"{slurm.work_dir}/experiments/night"
     held = squeue_line(7, "PENDING", reason="JobHeldUser", directory=folder)
     later = squeue_line(8, "PENDING", reason="JobHeldUser", submitted=NOW - 50, directory=folder)
@@ -179,9 +168,7 @@ async def test_what_a_poll_puts_right(
     assert_kept("slurm/put-right.txt", slurm.told())
 
 
-async def test_a_job_that_slurm_refuses(
-    slurm: ScriptedSlurm, connect: Any, make_spec: MakeSpec, clock: SimpleNamespace
-) -> None:
+async def test_a_job_that_slurm_refuses(slurm, connect, make_spec, clock):
     spec, tell = spec_of(make_spec, slurm, nodes=("node1",)), slurm.tell
     taken = squeue_line(7, "PENDING", directory=f"{slurm.work_dir}/experiments/night")
     cluster = connect(extra_options=["--qos=benchmark"])
@@ -214,14 +201,12 @@ old|down|idle|9|gpu:a100:4
 ASSOCIATIONS = "llm|10|20||||cpu=9|\nnight|||||||\n"
 
 
-async def test_what_a_login_node_shows_of_its_cluster(
-    slurm: ScriptedSlurm, connect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_login_node_shows_of_its_cluster(slurm, connect, monkeypatch):
     """What the checks find otherwise is in test_cluster_check."""
     monkeypatch.setattr(slurm_checks, "time", SimpleNamespace(time=lambda: NOW + 60.0))
     answers = {"sinfo": SINFO, "sacctmgr": ASSOCIATIONS, "id": "maria\n", "uname": "login2\n"}
 
-    async def checks(cluster: SlurmCluster) -> dict[str, str]:
+    async def checks(cluster):
         return {check.name: await check.look() for check in cluster.checks()}
 
     cluster = connect(gpu_type="h100", account="llm")

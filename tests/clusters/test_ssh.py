@@ -4,11 +4,9 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import asyncssh
 import pytest
@@ -29,36 +27,36 @@ class LoginHost:
     sshd: Host
     keys: Keys
 
-    def open(self, **extra: Any) -> LoginNode:
+    def open(self, **extra):
         """Log in at the first call, with keywords added to the connection's extra."""
         return LoginNode("login", known({"login": connection(self.sshd, self.keys, **extra)}))
 
 
-def login_host(site: Site, *options: str) -> LoginHost:
+def login_host(site, *options):
     keys = site.keys("user")
     return LoginHost(site.host("login", *options, authorized=keys.public), keys)
 
 
 @pytest.fixture(scope="module")
-def host_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginHost]:
+def host_of_module(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("sshd"))
     yield login_host(site)
     site.stop()
 
 
 @pytest.fixture
-def host(host_of_module: LoginHost) -> Iterator[LoginHost]:
+def host(host_of_module):
     yield host_of_module
     host_of_module.sshd.stop()
     host_of_module.sshd.start()
 
 
 @pytest.fixture
-async def open_node(host: LoginHost) -> AsyncIterator[Callable[..., LoginNode]]:
+async def open_node(host):
     """Yield a function that logs in, with keywords added to the connection's extra; all logins are closed."""
     nodes = []
 
-    def login(**extra: Any) -> LoginNode:
+    def login(**extra):
         nodes.append(host.open(**extra))
         return nodes[-1]
 
@@ -68,11 +66,11 @@ async def open_node(host: LoginHost) -> AsyncIterator[Callable[..., LoginNode]]:
 
 
 @pytest.fixture
-async def own_sshd(site: Site) -> AsyncIterator[Callable[..., LoginNode]]:
+async def own_sshd(site):
     """Yield a function that starts an sshd of the test's own with these options and logs in."""
     nodes = []
 
-    def login(*options: str) -> LoginNode:
+    def login(*options):
         nodes.append(login_host(site, *options).open())
         return nodes[-1]
 
@@ -81,9 +79,7 @@ async def own_sshd(site: Site) -> AsyncIterator[Callable[..., LoginNode]]:
         await node.close()
 
 
-async def test_a_dropped_connection_is_made_anew_by_the_next_call(
-    host: LoginHost, open_node: Callable[..., LoginNode], tmp_path: Path
-) -> None:
+async def test_a_dropped_connection_is_made_anew_by_the_next_call(host, open_node, tmp_path):
     node = open_node()
     for _ in range(2):
         assert (await node.run(["echo", "here"], timeout_s=20)).stdout == "here\n"
@@ -93,18 +89,16 @@ async def test_a_dropped_connection_is_made_anew_by_the_next_call(
         host.sshd.drop_connections()
 
 
-async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(
-    open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(open_node, tmp_path, monkeypatch):
     """The log of a cancelled run is given up so; asyncio would log a traceback for each such failure."""
-    complaints: list[dict[str, Any]] = []
+    complaints = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
     (log := tmp_path / "log").write_bytes(b"line\n")
     node = open_node()
     with monkeypatch.context() as patched:
         ask = asyncssh.sftp.SFTPClientHandler.read
 
-        async def give_up_and_ask(*arguments: Any) -> Any:
+        async def give_up_and_ask(*arguments):
             while reads:
                 reads.pop().cancel()
             return await ask(*arguments)
@@ -119,10 +113,10 @@ async def test_a_read_that_is_given_up_leaves_no_failure_that_nobody_awaits(
 
 
 async def test_a_command_that_takes_too_long_leaves_no_failure_that_nobody_awaits(
-    open_node: Callable[..., LoginNode],
-) -> None:
+    open_node,
+):
     """A process that left the command's group keeps its output open."""
-    complaints: list[dict[str, Any]] = []
+    complaints = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
     with pytest.raises(SystemFailure, match=r"bash was ended after 1 s$"):
         await open_node().run(["bash", "-c", "setsid sleep 30 & wait"], timeout_s=1)
@@ -132,13 +126,11 @@ async def test_a_command_that_takes_too_long_leaves_no_failure_that_nobody_await
     assert not complaints
 
 
-async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_code(
-    host: LoginHost, open_node: Callable[..., LoginNode]
-) -> None:
+async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_code(host, open_node):
     node = open_node()
-    heard: list[str] = []
+    heard = []
 
-    def drop(line: str) -> None:
+    def drop(line):
         heard.append(line)
         host.sshd.drop_connections()
 
@@ -148,9 +140,7 @@ async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_co
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
 
-async def test_more_commands_at_once_than_sessions_share_one_connection(
-    host: LoginHost, open_node: Callable[..., LoginNode], tmp_path: Path
-) -> None:
+async def test_more_commands_at_once_than_sessions_share_one_connection(host, open_node, tmp_path):
     """sshd allows 10 sessions a connection by default, as it does here."""
     node = open_node()
     (tmp_path / "log").write_bytes(b"line\n")
@@ -164,26 +154,24 @@ async def test_more_commands_at_once_than_sessions_share_one_connection(
 
 
 @contextmanager
-def hanging_file(path: Path) -> Iterator[str]:
+def hanging_file(path):
     """Make a file whose open(2) hangs, a FIFO without a writer; let it go at the end."""
     os.mkfifo(path)
     yield str(path)
     os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
-async def open_file(node: LoginNode, path: str) -> None:
+async def open_file(node, path):
     """Open a file as `read` does, but without its check that it is a regular one."""
 
-    async def use(files: asyncssh.SFTPClient) -> None:
+    async def use(files):
         await files.open(path, "rb")
 
     await node._with_files(f"{path} could not be read", use)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero", "folder"])
-async def test_only_a_regular_file_is_read(
-    open_node: Callable[..., LoginNode], tmp_path: Path, kind: str
-) -> None:
+async def test_only_a_regular_file_is_read(open_node, tmp_path, kind):
     path = tmp_path / "log"
     if kind == "fifo":
         os.mkfifo(path)
@@ -198,9 +186,7 @@ async def test_only_a_regular_file_is_read(
     assert await node.read(str(other), 0, 9) == b"line\n", "the connection is still there"
 
 
-async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(
-    open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(open_node, tmp_path, monkeypatch):
     """Each of its own reads fails, and costs the connection; what waited behind it is asked for again."""
     usual = ssh._FILE_TIMEOUT_S
     log = tmp_path / "log"
@@ -224,9 +210,7 @@ async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
 
-async def test_a_file_server_that_does_not_begin_holds_nobody_up_for_ever(
-    own_sshd: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_server_that_does_not_begin_holds_nobody_up_for_ever(own_sshd, tmp_path, monkeypatch):
     """As when the home directory hangs: each of many requests fails, whenever it was made."""
     monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 1)
     hangs = tmp_path / "hangs"
@@ -246,9 +230,7 @@ async def test_a_file_server_that_does_not_begin_holds_nobody_up_for_ever(
     assert await node.read(str(log), 0, 9) == b"line\n"
 
 
-async def test_a_read_of_a_file_that_hangs_may_be_cancelled(
-    open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_read_of_a_file_that_hangs_may_be_cancelled(open_node, tmp_path, monkeypatch):
     """The server still hangs at it, and is given up in time for those who ask it next."""
     monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 2)
     (log := tmp_path / "log").write_bytes(b"line\n")
@@ -259,14 +241,12 @@ async def test_a_read_of_a_file_that_hangs_may_be_cancelled(
         assert await node.read(str(log), 0, 9) == b"line\n"
 
 
-async def test_a_file_that_hangs_once_it_is_open(
-    open_node: Callable[..., LoginNode], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_hangs_once_it_is_open(open_node, monkeypatch):
     """Closing it is not answered either, and not waited for."""
     monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 2)
     node = open_node()
 
-    async def read_of_frozen(files: asyncssh.SFTPClient) -> bytes:
+    async def read_of_frozen(files):
         async with files.open("/etc/hostname", "rb") as file:
             os.kill(int(str(await files.readlink("/proc/self"))), signal.SIGSTOP)
             return await file.read(9)
@@ -276,12 +256,12 @@ async def test_a_file_that_hangs_once_it_is_open(
     assert await node.read("/etc/hostname", 0, 1)
 
 
-async def test_a_file_server_that_dies_is_started_again(open_node: Callable[..., LoginNode]) -> None:
+async def test_a_file_server_that_dies_is_started_again(open_node):
     """The connection stays, and so do the commands that run in it."""
     node = open_node()
     where = (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout
 
-    async def die(files: asyncssh.SFTPClient) -> None:
+    async def die(files):
         os.kill(int(str(await files.readlink("/proc/self"))), signal.SIGKILL)
         await files.stat("/etc/hostname")
 
@@ -291,9 +271,7 @@ async def test_a_file_server_that_dies_is_started_again(open_node: Callable[...,
     assert (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout == where
 
 
-async def test_a_flood_of_output_is_stopped(
-    open_node: Callable[..., LoginNode], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flood_of_output_is_stopped(open_node, monkeypatch):
     monkeypatch.setattr("steptime.clusters.command_output.LONGEST_OUTPUT", 1 << 20)
     node = open_node()
     with pytest.raises(SystemFailure, match="yes was ended: it wrote more than 1 MiB"):
@@ -301,9 +279,7 @@ async def test_a_flood_of_output_is_stopped(
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
 
-async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
-    own_sshd: Callable[..., LoginNode], tmp_path: Path
-) -> None:
+async def test_what_a_login_shell_says_by_itself_is_not_the_commands(own_sshd, tmp_path):
     """The greeting comes from a file that bash reads before a command, like a .bashrc: BASH_ENV names it."""
     greeting = tmp_path / "greeting"
     greeting.write_text("echo Welcome to the cluster; echo quota: 93 % >&2\n")
@@ -334,12 +310,10 @@ async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
         ),
     ],
 )
-async def test_a_login_node_that_cannot_work_says_why(
-    own_sshd: Callable[..., LoginNode], option: str, said: str
-) -> None:
+async def test_a_login_node_that_cannot_work_says_why(own_sshd, option, said):
     node = own_sshd(option)
 
-    async def use() -> None:
+    async def use():
         if not option.startswith("ForceCommand"):
             await node.read("/etc/hostname", 0, 9)
         await node.run(["true"], timeout_s=60)
@@ -348,7 +322,7 @@ async def test_a_login_node_that_cannot_work_says_why(
         await use()
 
 
-async def test_arguments_arrive_unchanged(open_node: Callable[..., LoginNode]) -> None:
+async def test_arguments_arrive_unchanged(open_node):
     node = open_node()
     arguments = ["two\nlines", "!!", "back\\slash \\\\ \\n", "'\"$HOME`", "", "é*?"]
     for some in (["plain"], *([one] for one in arguments), arguments):
@@ -356,21 +330,17 @@ async def test_arguments_arrive_unchanged(open_node: Callable[..., LoginNode]) -
         assert done.stdout == "".join(f"{one}|" for one in some), done
 
 
-async def test_the_host_key_of_a_known_hosts_file_will_do(
-    host: LoginHost, open_node: Callable[..., LoginNode], tmp_path: Path
-) -> None:
+async def test_the_host_key_of_a_known_hosts_file_will_do(host, open_node, tmp_path):
     known_hosts = tmp_path / "known_hosts"
     known_hosts.write_text(f"[127.0.0.1]:{host.sshd.port} {host.sshd.keys.public}\n")
     node = open_node(host_key=None, known_hosts=str(known_hosts))
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
 
-async def test_many_calls_leave_no_descriptor_open(
-    open_node: Callable[..., LoginNode], tmp_path: Path
-) -> None:
+async def test_many_calls_leave_no_descriptor_open(open_node, tmp_path):
     node = open_node()
 
-    async def use() -> int:
+    async def use():
         await node.write(str(tmp_path / "file"), b"x")
         await node.read(str(tmp_path / "file"), 0, 1)
         await node.run(["true"], timeout_s=20)

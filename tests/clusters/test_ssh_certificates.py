@@ -3,27 +3,25 @@
 import getpass
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from steptime.clusters.slurm import ssh_login
 from steptime.errors import LoginRefused, UserError
 
-from .ssh_site import Open, Site, connection, where
+from .ssh_site import connection, where
 
 
 @pytest.mark.long
-async def test_user_certificates(site: Site, log_in: Open) -> None:
+async def test_user_certificates(site, log_in):
     """A certificate may be in a file, beside the key, or given as text; a refusal has its reason."""
     node = site.host("node")  # no key is authorized there, so only a certificate logs in
     me = getpass.getuser()
     keys, other = site.keys("user"), site.keys("other")
     named = site.sign(keys, principal=me).rename(site.folder / "signed.pub")
     text = named.read_text()
-    taken: list[dict[str, Any]] = [
+    taken = [
         {"certificate_file": str(named)},
         {"certificate": text},
         {"certificate": text, "key_file": None, "private_key": keys.path.read_text()},
@@ -65,7 +63,7 @@ async def test_user_certificates(site: Site, log_in: Open) -> None:
 
 
 @pytest.mark.long
-async def test_host_certificates(site: Site, log_in: Open) -> None:
+async def test_host_certificates(site, log_in):
     """A host's own key may be unknown if its authority is in known_hosts or in the connection."""
     keys = site.keys("user")
     node = site.host("node", f"HostCertificate {site.folder}/node-host-cert.pub", authorized=keys.public)
@@ -74,7 +72,7 @@ async def test_host_certificates(site: Site, log_in: Open) -> None:
     of_file = connection(node, keys, host_key=None, known_hosts=str(known_hosts))
     of_field = connection(node, keys, host_key=None, host_ca_key=site.authority.public)
 
-    def restart(**signed: Any) -> None:
+    def restart(**signed):
         site.sign(node.keys, host=True, **signed)
         node.stop()
         node.start()
@@ -108,13 +106,13 @@ async def test_host_certificates(site: Site, log_in: Open) -> None:
     ],
 )
 def test_the_certificate_beside_the_key_is_read_only_for_that_key(
-    extra: dict[str, str], is_beside: bool, read: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    extra, is_beside, read, tmp_path, monkeypatch
+):
     key = tmp_path / "key"
     if is_beside:
         (tmp_path / "key-cert.pub").touch()
     monkeypatch.setattr("asyncssh.read_certificate", lambda path: path.name)
-    connection: Any = SimpleNamespace(
+    connection = SimpleNamespace(
         extra={name: value.replace("KEY", str(key)) for name, value in extra.items()}, name="far"
     )
     assert ssh_login._certificate(connection) == (read and read.replace("KEY", "key"))

@@ -2,18 +2,16 @@
 
 import getpass
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steptime.clusters.connections import Connection
 from steptime.errors import LoginRefused, UserError
 
-from .ssh_site import Open, Way, where
+from .ssh_site import where
 
 
-def ssh_config(way: Way, folder: Path, more: str = "") -> Path:
+def ssh_config(way, folder, more=""):
     """Write an ssh_config for the way; `more` comes first, and so takes precedence. Return its path."""
     hosts = "".join(
         f"Host {host.name}\n  HostName 127.0.0.1\n  Port {host.port}\n  User {getpass.getuser()}\n"
@@ -28,7 +26,7 @@ def ssh_config(way: Way, folder: Path, more: str = "") -> Path:
     return path
 
 
-def by_config(path: Path, **extra: Any) -> dict[str, Connection]:
+def by_config(path, **extra):
     """Return a connection that leaves everything else to an ssh_config."""
     return {
         "site": Connection(name="site", kind="ssh", host="node", extra={"ssh_config": str(path), **extra})
@@ -44,13 +42,13 @@ def by_config(path: Path, **extra: Any) -> dict[str, Connection]:
     ],
     ids=["named in a row", "each names the one before", "for all hosts"],
 )
-async def test_the_way_of_an_ssh_config(way: Way, log_in: Open, tmp_path: Path, jumps: str) -> None:
+async def test_the_way_of_an_ssh_config(way, log_in, tmp_path, jumps):
     node = log_in(by_config(ssh_config(way, tmp_path, jumps)), "site")
     assert await where(node) == "node"
     assert (way.outer.logins, way.inner.logins, way.node.logins) == (1, 1, 1)
 
 
-async def test_the_connection_comes_before_its_ssh_config(way: Way, log_in: Open, tmp_path: Path) -> None:
+async def test_the_connection_comes_before_its_ssh_config(way, log_in, tmp_path):
     path = ssh_config(way, tmp_path, "Host node\n  ProxyJump outer\n  Port 1\n  User nobody")
     with_jumps = by_config(path, jump_connections=["inner"])
     site = replace(with_jumps["site"], port=way.node.port, login=getpass.getuser())
@@ -59,9 +57,7 @@ async def test_the_connection_comes_before_its_ssh_config(way: Way, log_in: Open
     assert (way.outer.logins, way.inner.logins) == (0, 1)
 
 
-async def test_what_an_ssh_config_may_not_do(
-    way: Way, log_in: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_an_ssh_config_may_not_do(way, log_in, tmp_path, monkeypatch):
     """It may not send Airflow's secrets, replace our commands, or leave a host's key unchecked."""
     monkeypatch.setenv("LC_SECRET", "s3cret")
     path = ssh_config(
@@ -87,7 +83,7 @@ async def test_what_an_ssh_config_may_not_do(
             await log_in(by_config(path), "site").run(["true"], timeout_s=60)
 
 
-async def test_a_wrong_ssh_config_is_told(way: Way, log_in: Open, tmp_path: Path) -> None:
+async def test_a_wrong_ssh_config_is_told(way, log_in, tmp_path):
     faults = [
         ("Host node\n  Port many", r"ssh_config line 2: Invalid Port integer value: many"),
         ("Host node\n  IdentityFile /nowhere/id", r"/nowhere/id: No such file"),

@@ -19,11 +19,11 @@ HOST_KEY = KEY.export_public_key().decode()
 PRIVATE_KEY = KEY.export_private_key().decode()
 
 
-def connection(kind: str = "ssh", host: str = "login.example.org", **extra: object) -> Connection:
+def connection(kind="ssh", host="login.example.org", **extra):
     return Connection(name="dgx", kind=kind, host=host, login="me", password="s3cret", extra=extra)
 
 
-def test_addresses() -> None:
+def test_addresses():
     for text, told in {
         "login2": ("login2", 22, "me"),
         "login2:2222": ("login2", 2222, "me"),
@@ -47,14 +47,14 @@ def test_addresses() -> None:
     assert [at_address(of_another_port, text).port for text in ("login2", "login2:2222")] == [2200, 2222]
 
 
-def test_a_password_is_offered_only_if_the_connection_has_one() -> None:
+def test_a_password_is_offered_only_if_the_connection_has_one():
     with_password = connection(host_key=HOST_KEY)
     without = dataclasses.replace(with_password, password="")
     assert read_login(with_password).options["password"] == "s3cret"
     assert "password" not in read_login(without).options
 
 
-def test_the_whole_login_without_an_ssh_config() -> None:
+def test_the_whole_login_without_an_ssh_config():
     """Nothing of this user's own is used or passed on: no agent, no environment, no ssh_config."""
     login = read_login(connection(host_key=HOST_KEY, private_key=PRIVATE_KEY), "jump host")
     options = dict(login.options)
@@ -74,7 +74,7 @@ def test_the_whole_login_without_an_ssh_config() -> None:
     )
 
 
-def test_a_port_and_a_time_limit_of_the_connections_own() -> None:
+def test_a_port_and_a_time_limit_of_the_connections_own():
     own = dataclasses.replace(
         connection(host_key=f"{HOST_KEY.strip()} me@host", conn_timeout="2.5"), port=2222
     )
@@ -84,7 +84,7 @@ def test_a_port_and_a_time_limit_of_the_connections_own() -> None:
     assert login.remedy.startswith("put what 'ssh-keyscan -p 2222 login.example.org' prints behind")
 
 
-def test_several_host_keys_and_authorities() -> None:
+def test_several_host_keys_and_authorities():
     """Login nodes may have a key each; the SSH provider uses the first."""
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
     extra = {"host_key": f"{HOST_KEY}\n{other}\n", "host_ca_key": other}
@@ -119,7 +119,7 @@ def test_several_host_keys_and_authorities() -> None:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",  # without the keys: they vary
 )
-def test_what_cannot_be_is_told_without_its_secrets(changes: dict[str, object], message: str) -> None:
+def test_what_cannot_be_is_told_without_its_secrets(changes, message):
     with pytest.raises(UserError, match=message) as refused:
         read_login(connection(**changes))  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
@@ -127,7 +127,7 @@ def test_what_cannot_be_is_told_without_its_secrets(changes: dict[str, object], 
 
 
 @pytest.mark.filterwarnings("ignore:.*bcrypt")  # each round takes 8 ms
-def test_an_encrypted_key_needs_its_passphrase() -> None:
+def test_an_encrypted_key_needs_its_passphrase():
     encrypted = KEY.export_private_key(passphrase="open sesame", rounds=1).decode()
     extra = {"host_key": HOST_KEY, "private_key": encrypted}
     with pytest.raises(UserError, match="passphrase"):
@@ -139,7 +139,7 @@ def test_an_encrypted_key_needs_its_passphrase() -> None:
     assert login.options["client_keys"] == [KEY]
 
 
-def test_the_examples_of_the_documentation_have_the_fields_that_are_read() -> None:
+def test_the_examples_of_the_documentation_have_the_fields_that_are_read():
     document = Path(__file__).parents[2] / "docs" / "reference" / "clusters.md"
     reaching = document.read_text(encoding="utf-8").split("\n#### Jump hosts\n")[1]
     examples = [json.loads(text) for text in re.findall(r"```json\n(.*)\n```", reaching)]
@@ -150,7 +150,7 @@ def test_the_examples_of_the_documentation_have_the_fields_that_are_read() -> No
             read_login(connection(**extra))
 
 
-def test_secrets_do_not_show() -> None:
+def test_secrets_do_not_show():
     assert "s3cret" not in repr(connection(private_key=PRIVATE_KEY))
     assert "PRIVATE" not in repr(connection(private_key=PRIVATE_KEY))
     login = read_login(connection(host_key=HOST_KEY, private_key=PRIVATE_KEY, passphrase="open sesame"))

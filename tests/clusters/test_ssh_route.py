@@ -5,8 +5,6 @@ import getpass
 import logging
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -16,11 +14,11 @@ from steptime.clusters.slurm import ssh, ssh_login, ssh_route
 from steptime.errors import LoginRefused, OutOfReach, SystemFailure, UserError
 
 from .conftest import eventually
-from .ssh_site import SECRET, Host, Open, Site, Way, connection, known, where
+from .ssh_site import SECRET, connection, known, where
 
 
 @pytest.mark.long
-async def test_two_hops_with_a_login_and_a_host_key_each(way: Way, log_in: Open, tmp_path: Path) -> None:
+async def test_two_hops_with_a_login_and_a_host_key_each(way, log_in, tmp_path):
     node = log_in(way.connections())
     assert await where(node) == "node"
     await node.write(str(tmp_path / "file"), b"over two hops")
@@ -31,7 +29,7 @@ async def test_two_hops_with_a_login_and_a_host_key_each(way: Way, log_in: Open,
 
 
 @pytest.mark.long
-async def test_a_jump_host_that_drops_us_is_gone_through_anew(way: Way, log_in: Open) -> None:
+async def test_a_jump_host_that_drops_us_is_gone_through_anew(way, log_in):
     node = log_in(way.connections(node={"jump_connections": " outer , inner"}))  # given as text
     for dropping in (way.outer, way.inner):
         assert await where(node) == "node"
@@ -42,9 +40,7 @@ async def test_a_jump_host_that_drops_us_is_gone_through_anew(way: Way, log_in: 
 
 
 @pytest.mark.long
-async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle(
-    way: Way, log_in: Open, tmp_path: Path
-) -> None:
+async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle(way, log_in, tmp_path):
     node = log_in(way.connections())
     await node.read("/nowhere", 0, 1)
     data = bytes(range(256)) * (1 << 15)
@@ -57,16 +53,14 @@ async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle
 
 
 @pytest.mark.long
-async def test_each_hop_that_refuses_is_named(
-    way: Way, log_in: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_hop_that_refuses_is_named(way, log_in, caplog):
     """The error has the hop's value and a remedy; no host behind it is asked; no connection stays open."""
     caplog.set_level(logging.DEBUG)
     other = way.site.keys("other")
     outer, inner, login = (
         f"127.0.0.1:{host.port} (connection '{host.name}')" for host in (way.outer, way.inner, way.node)
     )
-    refusals: list[tuple[dict[str, Any], type[Exception], str]] = [
+    refusals = [
         (
             {"outer": {"host_key": other.public}},
             LoginRefused,
@@ -115,7 +109,7 @@ async def test_each_hop_that_refuses_is_named(
 
 
 @pytest.mark.long
-async def test_hops_that_are_away_are_told_from_those_that_refuse(way: Way, log_in: Open) -> None:
+async def test_hops_that_are_away_are_told_from_those_that_refuse(way, log_in):
     node = log_in(way.connections())
     way.inner.stop()
     with pytest.raises(OutOfReach, match=r"jump host .*'inner'\), through .*'outer'\), cannot be reached"):
@@ -133,7 +127,7 @@ async def test_hops_that_are_away_are_told_from_those_that_refuse(way: Way, log_
         await log_in(patient).run(["true"], timeout_s=60)
 
 
-async def test_a_jump_host_that_does_not_forward_is_named(site: Site, log_in: Open) -> None:
+async def test_a_jump_host_that_does_not_forward_is_named(site, log_in):
     keys = site.keys("user")
     gate = site.host("gate", "AllowTcpForwarding no", authorized=keys.public)
     node = site.host("node", authorized=keys.public)
@@ -147,7 +141,7 @@ async def test_a_jump_host_that_does_not_forward_is_named(site: Site, log_in: Op
 
 
 @pytest.fixture
-def two_nodes(way: Way) -> Connection:
+def two_nodes(way):
     """Return a login that both jump hosts accept, as if they were the two login nodes of a cluster."""
     for host in (way.outer, way.inner):
         host.authorize(way.keys["outer"].public)
@@ -157,13 +151,11 @@ def two_nodes(way: Way) -> Connection:
     )
 
 
-def addresses(*hosts: Host) -> list[str]:
+def addresses(*hosts):
     return [f"127.0.0.1:{host.port}" for host in hosts]
 
 
-async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(
-    way: Way, two_nodes: Connection, log_in: Open, tmp_path: Path
-) -> None:
+async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(way, two_nodes, log_in, tmp_path):
     """On the other node the same process id is another process; here both are one machine."""
     node = log_in({"node": two_nodes}, "node", *addresses(way.outer, way.inner))
     file = tmp_path / "pid"
@@ -179,9 +171,7 @@ async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(
 
 
 @pytest.mark.long
-async def test_the_next_login_node_when_one_is_away_and_back_again(
-    way: Way, two_nodes: Connection, log_in: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_next_login_node_when_one_is_away_and_back_again(way, two_nodes, log_in, caplog):
     """A node may be away from the start, go away midway, hang, or refuse the login."""
     first, second = way.outer, way.inner
     both = addresses(first, second)
@@ -219,8 +209,8 @@ async def test_the_next_login_node_when_one_is_away_and_back_again(
 
 @pytest.mark.long
 async def test_a_login_node_that_stops_answering_is_given_up_for_the_next(
-    way: Way, two_nodes: Connection, log_in: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    way, two_nodes, log_in, tmp_path, monkeypatch
+):
     """A node without power keeps its connection open, but nothing arrives over it any more."""
     monkeypatch.setitem(ssh_login._NOT_FROM_SSH_CONFIG, "keepalive_interval", 1)  # three may go unanswered
     both = addresses(way.outer, way.inner)
@@ -253,12 +243,10 @@ BROKEN, AWAY, REFUSED = UserError("no such key"), OutOfReach("gone"), LoginRefus
         ([AWAY, REFUSED], OutOfReach),
     ],
 )
-async def test_only_what_no_node_can_mend_ends_the_tries(
-    failures: list[UserError | OutOfReach], kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_what_no_node_can_mend_ends_the_tries(failures, kind, monkeypatch):
     left = iter(failures)
 
-    async def through(*_: object) -> None:
+    async def through(*_):
         raise next(left)
 
     monkeypatch.setattr(ssh_route, "_through", through)

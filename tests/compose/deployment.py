@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +18,7 @@ from engine import STAND_INS, NoEngineError, base_images, engine
 
 from steptime.errors import SystemFailure, UserError
 from steptime.local_services import is_free
-from steptime.service.rest import AirflowClient, DagRun
+from steptime.service.rest import AirflowClient
 
 ROOT = Path(__file__).parents[2]
 PORT = next(port for port in range(18080, 18180) if is_free(port))
@@ -47,7 +46,7 @@ Found = TypeVar("Found")
 class Deployment:
     """A copy of the checkout with its own .env, and the containers that Compose makes from it."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, folder, environment):
         self.folder = folder
         self.environment = environment
         tracked = subprocess.run(
@@ -71,12 +70,12 @@ class Deployment:
         self.version("1")
         self._site()
 
-    def version(self, number: str) -> None:
+    def version(self, number):
         """Set the version of the package and the tag of its images."""
         self.values["STEPTIME_VERSION"] = number
         (self.folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in self.values.items()))
 
-    def _site(self) -> None:
+    def _site(self):
         """Give the images this machine's certificates, package index and folders of wheels."""
         site = self.folder / "docker/site"
         authorities = site / "usr/local/share/ca-certificates"
@@ -96,7 +95,7 @@ class Deployment:
         services = {name: {"volumes": folders} for name in ("worker", "mini-slurm")} if folders else {}
         (self.folder / "docker-compose.override.yaml").write_text(json.dumps({"services": services}))
 
-    def docker(self, *arguments: str) -> str:
+    def docker(self, *arguments):
         """Run docker and return its output. Raises SystemFailure."""
         command = ["docker", *arguments]
         done = subprocess.run(
@@ -106,25 +105,25 @@ class Deployment:
             raise SystemFailure(f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
         return done.stdout
 
-    def compose(self, *arguments: str) -> str:
+    def compose(self, *arguments):
         """Run Compose and return its output. Raises SystemFailure."""
         return self.docker("compose", *arguments)
 
-    def up(self, *options: str) -> float:
+    def up(self, *options):
         """Start everything and wait until every service is healthy; return how long it took, seconds."""
         began = time.monotonic()
         self.compose("up", "--detach", "--no-build", "--scale=worker=2", *options)
         self.wait_until_healthy()
         return time.monotonic() - began
 
-    def containers(self) -> list[dict[str, str]]:
+    def containers(self):
         """Return the running containers as Compose shows them."""
         return [json.loads(line) for line in self.compose("ps", "--format=json").splitlines()]
 
-    def wait_until_healthy(self) -> None:
+    def wait_until_healthy(self):
         """Wait until all 11 containers run, and all that have a health check are healthy."""
 
-        def healthy() -> bool:
+        def healthy():
             found = self.containers()
             return len(found) == 11 and all(
                 container["State"] == "running"
@@ -138,7 +137,7 @@ class Deployment:
             print(self.compose("ps", "--all"), self.compose("logs", "--tail=20"))
             raise
 
-    def kill(self, service: str) -> None:
+    def kill(self, service):
         """SIGKILL a container's first process from outside the container, so that Docker sees a crash."""
         container = next(shown["ID"] for shown in self.containers() if shown["Service"] == service)
         process = self.docker("inspect", "--format={{.State.Pid}}", container).strip()
@@ -147,14 +146,14 @@ class Deployment:
         outside = ["--pid=host", "--user=0", "--entrypoint=python"]
         self.docker("run", "--rm", *outside, image, "-c", program)
 
-    def airflow(self) -> AirflowClient:
+    def airflow(self):
         """Return a client that logs in as the first user."""
         return AirflowClient(f"http://127.0.0.1:{PORT}", "admin", self.values["AIRFLOW_ADMIN_PASSWORD"])
 
-    def ended(self, run: DagRun, within_s: float = _RUNS_WITHIN_S) -> DagRun:
+    def ended(self, run, within_s=_RUNS_WITHIN_S):
         """Wait for the end of a DAG run, which has to succeed."""
 
-        def end() -> DagRun | None:
+        def end():
             with suppress(SystemFailure), self.airflow() as client:
                 now = client.dag_run(run.dag_id, run.dag_run_id)
                 return now if now.has_ended else None
@@ -168,7 +167,7 @@ class Deployment:
             raise SystemFailure(f"{run.dag_run_id} has {now.state}")
         return now
 
-    def jobs(self) -> list[str]:
+    def jobs(self):
         """Return the state of every job in Slurm's accounting."""
         conf = "SLURM_CONF=/opt/steptime/home/slurm/etc/slurm.conf"
         asked = (
@@ -182,12 +181,12 @@ class Deployment:
         )
         return self.compose("exec", "-T", "mini-slurm", "env", conf, *asked).splitlines()
 
-    def results(self) -> list[str]:
+    def results(self):
         """Return the names of all results in the store."""
         told = self.compose("exec", "-T", "api-server", "steptime", "results", "--format=json")
         return sorted(row["job_name"] for row in json.loads(told)["results"])
 
-    def training(self, jobs: int) -> tuple[DagRun, int]:
+    def training(self, jobs):
         """Start a long run and wait until Slurm runs its job; return it, and `jobs` with this one."""
         conf = {
             "gpus": "1",
@@ -202,13 +201,13 @@ class Deployment:
         return run, jobs + 1
 
 
-def _words(settings: dict[str, str], name: str) -> list[str]:
+def _words(settings, name):
     """Return the words of a setting of pip, without folders of indexes."""
     value = settings.get(f":env:.{name}") or settings.get(f"global.{name}", "")
     return [word for word in value.strip("'").split() if ":///" not in word]
 
 
-def wait_for(what: str, condition: Callable[[], Found | None], timeout_s: float) -> Found:
+def wait_for(what, condition, timeout_s):
     """Poll until the condition returns something true. Raises SystemFailure after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -218,7 +217,7 @@ def wait_for(what: str, condition: Callable[[], Found | None], timeout_s: float)
     return found
 
 
-def check(what: str, found: object, expected: object) -> None:
+def check(what, found, expected):
     """Raise SystemFailure if two values differ."""
     if found != expected:
         raise SystemFailure(f"{what}: {found} instead of {expected}")
@@ -227,12 +226,12 @@ def check(what: str, found: object, expected: object) -> None:
 _BEGAN = time.monotonic()
 
 
-def say(sentence: str) -> None:
+def say(sentence):
     """Print a sentence with the minutes since the start."""
     print(f"{(time.monotonic() - _BEGAN) / 60:5.1f} min  {sentence}", flush=True)
 
 
-def builds_and_starts(deployment: Deployment) -> None:
+def builds_and_starts(deployment):
     """Build once, and start everything."""
     dangling = ("images", "--quiet", "--filter=dangling=true")
     before = deployment.docker(*dangling)
@@ -249,7 +248,7 @@ def builds_and_starts(deployment: Deployment) -> None:
     deployment.compose("exec", "-T", "scheduler", "airflow", "dags", "unpause", "--yes", DAG)
 
 
-def survives_kills(deployment: Deployment) -> int:
+def survives_kills(deployment):
     """Kill each service while a run trains; return the number of jobs, one for each run."""
     run, jobs = None, 0
     for service in KILLED:
@@ -274,7 +273,7 @@ def survives_kills(deployment: Deployment) -> int:
     return jobs
 
 
-def survives_the_cluster(deployment: Deployment, jobs: int) -> int:
+def survives_the_cluster(deployment, jobs):
     """Kill the cluster during a run; return the number of jobs so far."""
     run, jobs = deployment.training(jobs)
     deployment.kill("mini-slurm")
@@ -286,7 +285,7 @@ def survives_the_cluster(deployment: Deployment, jobs: int) -> int:
     return len(states)
 
 
-def survives_an_upgrade(deployment: Deployment, jobs: int) -> None:
+def survives_an_upgrade(deployment, jobs):
     """Restart databases and Redis and replace the image of Airflow during a run, then restart everything."""
     volumes = deployment.docker("volume", "ls", "--quiet")
     run, jobs = deployment.training(jobs)
@@ -317,7 +316,7 @@ def survives_an_upgrade(deployment: Deployment, jobs: int) -> None:
     say(f"all {len(before)} results, {len(known)} jobs, the DAG runs and the first user are there")
 
 
-def main() -> int:
+def main():
     """Run the scenario; return 0 if all of it succeeded, or if no engine can be started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the containers and the engine
     try:

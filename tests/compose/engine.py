@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +26,7 @@ class NoEngineError(Exception):
 
 
 @contextmanager
-def engine() -> Iterator[dict[str, str]]:
+def engine():
     """Yield the environment in which `docker compose` works. Raises NoEngineError."""
     environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
     if _works(environment):
@@ -65,7 +64,7 @@ def engine() -> Iterator[dict[str, str]]:
                 subprocess.run(["umount", str(namespace)], check=False)
 
 
-def _works(environment: dict[str, str]) -> bool:
+def _works(environment):
     for command in (["docker", "info"], ["docker", "compose", "version"], ["docker", "buildx", "version"]):
         try:
             done = subprocess.run(command, env=environment, capture_output=True, check=False)
@@ -76,10 +75,10 @@ def _works(environment: dict[str, str]) -> bool:
     return True
 
 
-def _install(folder: Path) -> None:
+def _install(folder):
     """Install the engine, and unpack docker's plugins, which Debian 12 lacks, from Debian 13's packages."""
 
-    def run(*command: str) -> str:
+    def run(*command):
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     if not all(shutil.which(program) for program in ("docker", "dockerd", "iptables", "debootstrap")):
@@ -97,15 +96,15 @@ def _install(folder: Path) -> None:
     (folder / "cli-plugins").symlink_to(folder / "unpacked/usr/libexec/docker/cli-plugins")
 
 
-def _get(path: str) -> bytes:
+def _get(path):
     with urllib.request.urlopen(f"{DEBIAN}/{path}", timeout=60) as reply:  # noqa: S310 (an address of http)
         return bytes(reply.read())
 
 
-def base_images(environment: dict[str, str]) -> dict[str, str]:
+def base_images(environment):
     """Return the base image for each variable: the official ones if all can be pulled, else own builds."""
 
-    def docker(*arguments: str) -> bool:
+    def docker(*arguments):
         return not subprocess.run(
             ["docker", *arguments],
             env=environment,

@@ -25,7 +25,7 @@ _FIRST_RUN_WITHIN_S = 3600
 """The first run also installs the trainer's packages."""
 
 
-def commands(heading: str, block: int = 0) -> str:
+def commands(heading, block=0):
     """Return a block of commands below a heading of the page, without its indentation."""
     section = re.split(r"\n##+ ", PAGE.partition(f" {heading}\n")[2])[0]
     indent, text = re.findall(r"^( *)```bash\n(.*?)^ *```", section, re.DOTALL | re.MULTILINE)[block]
@@ -35,7 +35,7 @@ def commands(heading: str, block: int = 0) -> str:
 class PageDeployment(Deployment):
     """A copy of the checkout in which a person follows the page."""
 
-    def bash(self, script: str) -> str:
+    def bash(self, script):
         """Run a script in the copy; return what it prints. Raises SystemFailure."""
         done = subprocess.run(
             ["/bin/bash", "-euo", "pipefail", "-c", script],
@@ -49,7 +49,7 @@ class PageDeployment(Deployment):
             raise SystemFailure(f"{script}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
         return done.stdout
 
-    def make_env_file(self) -> None:
+    def make_env_file(self):
         """Make `.env` by the page's command, and add what this machine needs."""
         images = {name: value for name, value in self.values.items() if name.endswith("_IMAGE")}
         self.bash(commands("Start it", 0))
@@ -67,10 +67,10 @@ class PageDeployment(Deployment):
         file.write_text(text + "".join(f"{name}={value}\n" for name, value in here.items()))
         self.values = dict(line.split("=", 1) for line in file.read_text().splitlines())
 
-    def wait_until_all_healthy(self) -> None:
+    def wait_until_all_healthy(self):
         """Wait until every container runs, and those with a health check are healthy."""
 
-        def healthy() -> bool:
+        def healthy():
             return all(
                 container["State"] == "running" and container["Health"] in ("", "healthy")
                 for container in self.containers()
@@ -83,7 +83,7 @@ class PageDeployment(Deployment):
             raise
 
 
-def first_run(deployment: PageDeployment) -> None:
+def first_run(deployment):
     """Follow the numbered steps; the form's defaults give a result."""
     deployment.make_env_file()
     deployment.bash(commands("Start it", 1))
@@ -100,7 +100,7 @@ def first_run(deployment: PageDeployment) -> None:
     say(f"the first Trigger with the form's defaults ended with the results {deployment.results()}")
 
 
-def serve_tls(deployment: PageDeployment) -> None:
+def serve_tls(deployment):
     """Follow the section on TLS; pages and their links are those of the https address."""
     block = commands("Pages for others, by TLS").replace("https://localhost", f"https://localhost:{TLS_PORT}")
     start, ask = block[: block.index("curl ")], block[block.index("curl ") :]
@@ -118,7 +118,7 @@ def serve_tls(deployment: PageDeployment) -> None:
     say("the pages are served by TLS")
 
 
-def back_up_and_restore(deployment: PageDeployment) -> None:
+def back_up_and_restore(deployment):
     """Back up, lose the results, restore; the results are there again."""
     deployment.bash(commands("Look after it"))
     before = deployment.results()
@@ -132,7 +132,7 @@ def back_up_and_restore(deployment: PageDeployment) -> None:
     say("backed up and restored by the page")
 
 
-def main() -> int:
+def main():
     """Run the scenario; return 0 if all of it succeeded, or if no engine can be started."""
     try:
         with engine() as environment, tempfile.TemporaryDirectory(prefix="steptime-compose-") as folder:

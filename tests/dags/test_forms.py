@@ -3,9 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 _EXAMPLES = re.compile(r"(?:(?P<needs>On|With)(?P<what>[^.]*), f|F)or example: (?P<examples>.+)\.$")
 _BRIDGE = "With a recipe of Megatron-Bridge"
-_NEEDS: Mapping[str, Mapping[str, Any]] = {
+_NEEDS = {
     "On a Slurm cluster": {"cluster": "mini-slurm"},
     "On a Slurm cluster, with so many nodes": {"cluster": "h100", "size": "8b", "gpus": "128"},
     "On a cluster that runs containers": {"cluster": "mini-slurm"},
@@ -44,7 +41,7 @@ _ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /w
 
 
 @pytest.fixture(scope="module")
-def config_with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config_with_gpus(tmp_path_factory):
     """Return the shipped configuration, with clusters of H100 and GB300 beside those of the CPU."""
     config = tmp_path_factory.mktemp("with-gpus") / "config"
     shutil.copytree(config_dir(), config)
@@ -54,12 +51,12 @@ def config_with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def with_gpus(config_with_gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_gpus(config_with_gpus, monkeypatch):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_with_gpus))
 
 
 @pytest.fixture(scope="module")
-def forms_with_gpus(config_with_gpus: Path, dag_file: Path) -> dict[str, Any]:
+def forms_with_gpus(config_with_gpus, dag_file):
     """Return the params of every DAG in that configuration; no test changes them."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("STEPTIME_CONFIG_DIR", str(config_with_gpus))
@@ -67,14 +64,14 @@ def forms_with_gpus(config_with_gpus: Path, dag_file: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def dag_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dag_file(tmp_path_factory):
     """Return a DAG file that makes the DAGs of all workloads, also of those that no cluster can run."""
-    path: Path = tmp_path_factory.mktemp("dags") / "all_dags.py"
+    path = tmp_path_factory.mktemp("dags") / "all_dags.py"
     path.write_text(ALL_DAGS)
     return path
 
 
-def read_forms(monkeypatch: pytest.MonkeyPatch, dag_file: Path) -> dict[str, Any]:
+def read_forms(monkeypatch, dag_file):
     """Return the params of every DAG, on a machine of two cores."""
     from airflow.dag_processing.dagbag import DagBag
 
@@ -83,7 +80,7 @@ def read_forms(monkeypatch: pytest.MonkeyPatch, dag_file: Path) -> dict[str, Any
     return {dag_id: dag.params for dag_id, dag in bag.dags.items()}
 
 
-def check(dag_id: str, values: dict[str, Any]) -> None:
+def check(dag_id, values):
     """Check params as the first task of a DAG does."""
     workloads = {dag_ids.dag_id(name): name for name in list_workloads()}
     if dag_id in workloads:
@@ -96,7 +93,7 @@ def check(dag_id: str, values: dict[str, Any]) -> None:
         load_cluster(values["cluster"])
 
 
-def named_examples(param: Any) -> tuple[str, list[Any]]:
+def named_examples(param):
     """Return the condition of the examples in a description, and the examples."""
     if (named := _EXAMPLES.search(param.description)) is None:
         return "", []
@@ -107,9 +104,7 @@ def named_examples(param: Any) -> tuple[str, list[Any]]:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_every_example_can_be_run_with_all_else_as_the_form_begins(
-    with_gpus: None, forms_with_gpus: dict[str, Any]
-) -> None:
+def test_every_example_can_be_run_with_all_else_as_the_form_begins(with_gpus, forms_with_gpus):
     seen = set()
     for dag_id, params in forms_with_gpus.items():
         for name in params:
@@ -122,9 +117,7 @@ def test_every_example_can_be_run_with_all_else_as_the_form_begins(
     assert {"gpus", "window", "time_limit", "max_steps", "sweep", "environment"} <= seen
 
 
-def test_an_example_with_a_condition_can_be_run_where_that_holds(
-    with_gpus: None, forms_with_gpus: dict[str, Any]
-) -> None:
+def test_an_example_with_a_condition_can_be_run_where_that_holds(with_gpus, forms_with_gpus):
     params = forms_with_gpus["steptime_llama3.1-25.04"]
     seen = set()
     for name in params:
@@ -137,9 +130,7 @@ def test_an_example_with_a_condition_can_be_run_where_that_holds(
     assert seen == set(_NEEDS)
 
 
-def test_a_form_is_accepted_if_only_its_cluster_is_changed(
-    with_gpus: None, forms_with_gpus: dict[str, Any]
-) -> None:
+def test_a_form_is_accepted_if_only_its_cluster_is_changed(with_gpus, forms_with_gpus):
     changed = 0
     for name in list_workloads():
         workload = load_workload(name)
@@ -151,9 +142,7 @@ def test_a_form_is_accepted_if_only_its_cluster_is_changed(
     assert changed
 
 
-def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, dag_file: Path
-) -> None:
+def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(monkeypatch, dag_file):
     """The examples in its form are of what it could run."""
     forms = read_forms(monkeypatch, dag_file)
     for_gpus = {name for name in list_workloads() if "cpu" not in load_workload(name).gpu_types}

@@ -1,8 +1,5 @@
 """A user's own DAG file of three lines, whose arguments reach Airflow."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -38,11 +35,11 @@ dag = training_dag(
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Any:
+def read(tmp_path):
     """Return a function that reads a DAG file as Airflow does and returns its one DAG."""
     from airflow.dag_processing.dagbag import DagBag
 
-    def read(text: str) -> Any:
+    def read(text):
         (tmp_path / "mine.py").write_text(text)
         bag = DagBag(tmp_path, bundle_path=tmp_path, bundle_name="tests")
         assert bag.import_errors == {}
@@ -52,7 +49,7 @@ def read(tmp_path: Path) -> Any:
     return read
 
 
-def test_three_lines_are_a_dag(read: Any) -> None:
+def test_three_lines_are_a_dag(read):
     dag = read(SHORT)
     assert (dag.dag_id, dag.timetable.expression, dag.catchup) == ("nightly", "0 3 * * *", False)
     assert dag.params["gpus"] == "1"
@@ -61,7 +58,7 @@ def test_three_lines_are_a_dag(read: Any) -> None:
     assert not [task.task_id for task in dag.tasks if task.params], "the form is the DAG's alone"
 
 
-def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
+def test_what_is_passed_on_reaches_dag_and_tasks(read):
     dag = read(LONG)
     assert dag.tags == {"steptime", "nemotron4-25.04", "night"}
     assert (dag.description, dag.max_active_runs, dag.start_date.year) == ("Ours", 1, 2026)

@@ -6,12 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy
-from postgresql_service import PostgreSQL, started_postgresql
+from postgresql_service import started_postgresql
 
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.airflow.versions import ListedVariable
@@ -22,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
 
 
-def commands(page: str, section: str) -> str:
+def commands(page, section):
     """Return the first block of commands below a heading of a page."""
     text = (PAGES / page).read_text(encoding="utf-8").partition(f"\n{section}\n")[2]
     block = re.search(r"^( *)```bash\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE)
@@ -31,13 +30,13 @@ def commands(page: str, section: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def postgresql() -> Iterator[PostgreSQL]:
+def postgresql():
     with started_postgresql() as server:
         yield server
 
 
 @pytest.mark.service
-def test_a_backup_is_restored_over_a_newer_store(postgresql: PostgreSQL, tmp_path: Path) -> None:
+def test_a_backup_is_restored_over_a_newer_store(postgresql, tmp_path):
     [dump] = re.findall(
         r"exec -T store-db (pg_dump .*) > ", commands("team-deployment.md", "## Look after it")
     )
@@ -52,7 +51,7 @@ def test_a_backup_is_restored_over_a_newer_store(postgresql: PostgreSQL, tmp_pat
     environment = os.environ | {"PGHOST": str(postgresql.folder)}
     store = sqlalchemy.create_engine(url)
 
-    def tables() -> set[str]:
+    def tables():
         return set(sqlalchemy.inspect(store).get_table_names())
 
     assert Store(url).results() == []  # makes the tables
@@ -73,7 +72,7 @@ def test_a_backup_is_restored_over_a_newer_store(postgresql: PostgreSQL, tmp_pat
 
 
 @pytest.mark.exhaustive
-def test_uninstalling_leaves_nothing_of_steptime_in_airflow(tmp_path: Path) -> None:
+def test_uninstalling_leaves_nothing_of_steptime_in_airflow(tmp_path):
     (tmp_path / "dags").mkdir()
     # Two are enough, as the command starts a program for each.
     ours = {SWEEP, "steptime_llama3.1-25.04"}
@@ -90,7 +89,7 @@ def test_uninstalling_leaves_nothing_of_steptime_in_airflow(tmp_path: Path) -> N
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
     }
 
-    def bash(script: str) -> str:
+    def bash(script):
         done = subprocess.run(
             ["/bin/bash", "-euo", "pipefail", "-c", script],
             env=environment,
@@ -107,7 +106,7 @@ def test_uninstalling_leaves_nothing_of_steptime_in_airflow(tmp_path: Path) -> N
     bash('airflow variables import "$AIRFLOW_HOME/variables.json"')
     database = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'airflow.db'}")
 
-    def listed() -> set[str]:
+    def listed():
         query = "SELECT dag_id FROM dag UNION SELECT key FROM variable"
         with database.connect() as connection:
             return set(connection.scalars(sqlalchemy.text(query)))

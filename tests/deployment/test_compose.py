@@ -10,9 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -42,7 +41,7 @@ REQUIRED = {**SECRETS, "STEPTIME_VERSION": "0.2.0"}
 AIRFLOW_SERVICES = {"init", "api-server", "scheduler", "dag-processor", "triggerer", "cleanup"}
 DATABASES = {"airflow-db", "store-db"}
 CELERY_SERVICES = {"redis", "worker"}
-VARIANTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
+VARIANTS = {
     "alone": ((), set()),
     "celery": (("--profile=celery",), CELERY_SERVICES),
     "mini-slurm": ((f"--file={COMPOSE_FILE}", f"--file={MINI_SLURM_FILE}"), {"mini-slurm"}),
@@ -54,7 +53,7 @@ Compose = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
+def compose(tmp_path_factory):
     """Return a function that runs `docker-compose`, or Compose's plugin, with only the given variables."""
     plugin = "/usr/libexec/docker/cli-plugins/docker-compose"
     for command in (["docker-compose"], [plugin], ["docker", "compose"]):
@@ -68,7 +67,7 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
         )
     env_file = tmp_path_factory.mktemp("compose") / "env"
 
-    def run(*arguments: str, variables: Mapping[str, str] = REQUIRED) -> subprocess.CompletedProcess[str]:
+    def run(*arguments, variables=REQUIRED):
         # A file of variables keeps out the .env of whoever runs the test.
         env_file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
         return _run([*command, f"--env-file={env_file}", *arguments])
@@ -77,12 +76,12 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> str:
+def variant(request):
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def resolved(compose: Compose, variant: str) -> dict[str, Any]:
+def resolved(compose, variant):
     """Return the configuration that Compose resolves."""
     done = compose(*VARIANTS[variant][0], "config")
     assert done.returncode == 0, done.stderr
@@ -90,13 +89,13 @@ def resolved(compose: Compose, variant: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def services(compose: Compose) -> dict[str, Any]:
+def services(compose):
     """Return every service, those of Celery and the mini Slurm among them."""
     options = [*VARIANTS["mini-slurm"][0], *VARIANTS["celery"][0]]
     return dict(yaml.safe_load(compose(*options, "config").stdout)["services"])
 
 
-def test_compose_accepts_the_files(resolved: dict[str, Any], variant: str) -> None:
+def test_compose_accepts_the_files(resolved, variant):
     # Compose 1 prints the services of every profile, Compose 2 only those that it would start.
     composed = set(resolved["services"])
     assert (
@@ -105,9 +104,7 @@ def test_compose_accepts_the_files(resolved: dict[str, Any], variant: str) -> No
     )
 
 
-def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
-    resolved: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(resolved, tmp_path):
     copy = tmp_path / "docker-compose.yaml"
     copy.write_text(yaml.safe_dump(resolved), encoding="utf-8")
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
@@ -115,9 +112,7 @@ def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(
-    resolved: dict[str, Any], variant: str
-) -> None:
+def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(resolved, variant):
     """In all other variants no missing file may replace a team's own secrets backend."""
     for name in set(resolved["services"]) & (AIRFLOW_SERVICES | {"worker"}):
         told = [key for key in resolved["services"][name]["environment"] if "SECRETS" in key]
@@ -125,19 +120,19 @@ def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(
 
 
 @pytest.mark.parametrize("unset", ["STEPTIME_VERSION", *list(SECRETS)[:1]])
-def test_a_secret_or_version_that_is_unset_stops_the_start(compose: Compose, unset: str) -> None:
+def test_a_secret_or_version_that_is_unset_stops_the_start(compose, unset):
     done = compose("config", variables={name: value for name, value in REQUIRED.items() if name != unset})
     assert done.returncode != 0
     assert f"set {unset}, see docs/reference/team-deployment.md" in done.stdout + done.stderr
 
 
-def test_only_the_api_server_is_reachable_and_only_from_this_machine(services: dict[str, Any]) -> None:
+def test_only_the_api_server_is_reachable_and_only_from_this_machine(services):
     published = {name: service["ports"] for name, service in services.items() if "ports" in service}
     assert list(published) == ["api-server"]
     assert "127.0.0.1" in str(published["api-server"])
 
 
-def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict[str, Any]) -> None:
+def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services):
     """Airflow finds the login in a shared file, whose key only the same user can read."""
     slurm, scheduler = services["mini-slurm"], services["scheduler"]
     for service in (slurm, scheduler):
@@ -147,13 +142,11 @@ def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict
     assert f"--ssh-host {slurm['hostname']}" in slurm["command"][0]
 
 
-def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
-    services: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(services, monkeypatch):
     for name in AIRFLOW_SERVICES | {"worker"}:
         assert services[name]["environment"]["STEPTIME_DEFAULT_CLUSTER"] == "mini-slurm", name
 
-    def clusters() -> tuple[str, object]:
+    def clusters():
         form = dag_params(load_workload("llama3.1"), {})
         return PlanRequest(workload="llama3.1").cluster, form["cluster"].value
 
@@ -162,9 +155,7 @@ def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
     assert clusters() == ("mini-slurm", "mini-slurm")
 
 
-def test_a_busy_machine_neither_ends_running_tasks_nor_loses_the_dags(
-    services: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_busy_machine_neither_ends_running_tasks_nor_loses_the_dags(services, monkeypatch, tmp_path):
     """Compose has the limits that `steptime up` sets."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     config = configparser.ConfigParser(interpolation=None)
@@ -182,7 +173,7 @@ def test_a_busy_machine_neither_ends_running_tasks_nor_loses_the_dags(
             assert services[name]["environment"][variable] == config.get(section, option), (name, variable)
 
 
-def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) -> None:
+def test_a_database_that_is_being_made_is_not_healthy(services):
     """When first started, the image runs a temporary server that listens on its socket alone.
 
     docker-library/postgres 6edb0a8c, 16/bookworm/docker-entrypoint.sh, docker_temp_server_start.
@@ -191,13 +182,13 @@ def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) 
         assert "pg_isready --host=127.0.0.1 " in services[name]["healthcheck"]["test"][1], name
 
 
-def test_secrets_are_no_arguments(services: dict[str, Any]) -> None:
+def test_secrets_are_no_arguments(services):
     for name, service in services.items():
         said = str([service.get(part) for part in ("entrypoint", "command", "healthcheck", "build")])
         assert not [secret for secret, value in SECRETS.items() if value in said], name
 
 
-def test_what_the_image_copies_is_there_and_let_through() -> None:
+def test_what_the_image_copies_is_there_and_let_through():
     let_through = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert "*" in let_through
     copies = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
@@ -206,12 +197,12 @@ def test_what_the_image_copies_is_there_and_let_through() -> None:
         assert f"!{source}" in let_through, source
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(command):
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return captured(command, cwd=ROOT, env=environment, timeout=60)
 
 
-def _mount(volume: Any) -> tuple[str, str, bool]:
+def _mount(volume):
     """Return source, target, and whether it is read-only; Compose 1 prints a volume's short form."""
     if isinstance(volume, str):
         source, target, mode = volume.split(":")

@@ -24,9 +24,7 @@ class Outcome(NamedTuple):
     calls: list[str]
 
 
-def look(
-    tmp_path: Path, *packages: str, user: int, refuses: bool = False, without: str = "", skip: str = ""
-) -> Outcome:
+def look(tmp_path, *packages, user, refuses=False, without="", skip=""):
     """Run the script as `user`, where sudo `refuses` or not, and where the program `without` is missing."""
     log, programs = tmp_path / "calls", tmp_path / "bin"
     programs.mkdir()
@@ -48,13 +46,13 @@ def look(
     return Outcome(done, log.read_text().splitlines() if log.exists() else [])
 
 
-def test_nothing_is_said_or_done_where_all_are_there(tmp_path: Path) -> None:
+def test_nothing_is_said_or_done_where_all_are_there(tmp_path):
     outcome = look(tmp_path, "there", user=1000, refuses=True)
     assert (outcome.done.returncode, outcome.done.stdout, outcome.done.stderr) == (0, "", "")
     assert outcome.calls == []
 
 
-def test_root_installs_what_is_missing_and_says_so(tmp_path: Path) -> None:
+def test_root_installs_what_is_missing_and_says_so(tmp_path):
     outcome = look(tmp_path, "munge", "there", "g++", user=0)
     assert outcome.done.returncode == 0, outcome.done.stderr
     assert outcome.done.stdout == "setup: installing Debian packages: munge g++\n"
@@ -64,26 +62,26 @@ def test_root_installs_what_is_missing_and_says_so(tmp_path: Path) -> None:
     ]
 
 
-def test_a_user_with_sudo_installs_by_it(tmp_path: Path) -> None:
+def test_a_user_with_sudo_installs_by_it(tmp_path):
     outcome = look(tmp_path, "munge", user=1000)
     assert outcome.done.returncode == 0, outcome.done.stderr
     assert {"sudo apt-get update", "sudo env DEBIAN_FRONTEND=noninteractive"} <= set(outcome.calls)
 
 
 @pytest.mark.parametrize("without", ["", "sudo"])
-def test_a_plain_user_is_told_the_command_and_nothing_starts(tmp_path: Path, without: str) -> None:
+def test_a_plain_user_is_told_the_command_and_nothing_starts(tmp_path, without):
     outcome = look(tmp_path, "munge", "g++", user=1000, refuses=True, without=without)
     assert outcome.done.returncode == 1
     assert "  apt-get update && apt-get install -y --no-install-recommends munge g++\n" in outcome.done.stderr
     assert outcome.calls == []
 
 
-def test_whoever_has_the_programs_from_elsewhere_says_so(tmp_path: Path) -> None:
+def test_whoever_has_the_programs_from_elsewhere_says_so(tmp_path):
     outcome = look(tmp_path, "munge", user=1000, refuses=True, skip="1")
     assert (outcome.done.returncode, outcome.done.stderr, outcome.calls) == (0, "", [])
 
 
-def test_another_system_is_told_what_the_tests_use(tmp_path: Path) -> None:
+def test_another_system_is_told_what_the_tests_use(tmp_path):
     outcome = look(tmp_path, "munge", user=0, without="dpkg-query")
     assert outcome.done.returncode == 0
     assert "not Debian or Ubuntu" in outcome.done.stderr

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -36,7 +35,7 @@ PAGES = ("CHANGELOG.md", "SECURITY.md")
 SIGNED = re.compile(r"copyright|SPDX-|licensed under|released under", re.IGNORECASE)
 
 
-def shipped() -> Iterator[str]:
+def shipped():
     """Yield the tracked files that the wheel contains, as paths in the repository."""
     listed = ["git", "ls-files", "--", "config", "dags", "plugins", "trainer", "requirements-bootstrap.txt"]
     yield from subprocess.run(
@@ -44,17 +43,17 @@ def shipped() -> Iterator[str]:
     ).stdout.splitlines()
 
 
-def noticed(field: str) -> list[str]:
+def noticed(field):
     """Return all words of the lines of NOTICE that begin with `field`."""
     lines = (ROOT / "NOTICE").read_text(encoding="utf-8").splitlines()
     return [word for line in lines if line.startswith(f"{field}: ") for word in line.split()[1:]]
 
 
-def matches(path: str, patterns: tuple[str, ...] | list[str]) -> bool:
+def matches(path, patterns):
     return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
-def test_files_of_others_are_in_the_notice() -> None:
+def test_files_of_others_are_in_the_notice():
     files, ours, theirs = list(shipped()), OUR_DATA, noticed("Files")
     vendored = [path for path in files if "vendor" in Path(path).parts]
     data = [path for path in files if not path.endswith(".py") and path not in vendored]
@@ -68,11 +67,11 @@ def test_files_of_others_are_in_the_notice() -> None:
     ] == []
 
 
-def test_each_licence_that_the_notice_names_is_kept() -> None:
+def test_each_licence_that_the_notice_names_is_kept():
     assert set(noticed("License")) == {"LICENSE", *licences()}
 
 
-def build(source: Path, out: Path, umask: int, options: tuple[str, ...] = ()) -> dict[str, bytes]:
+def build(source, out, umask, options=()):
     """Build both files from a copy of the shipped sources, as `make dist` does: the wheel from the sdist.
 
     `options` can limit this to one of them.
@@ -88,8 +87,8 @@ def build(source: Path, out: Path, umask: int, options: tuple[str, ...] = ()) ->
 
 @pytest.mark.service
 def test_the_wheel_has_what_is_shipped_and_nothing_else_and_every_build_gives_the_same_bytes(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """The other builds are in other folders, with other permissions, and from sources without the sdist."""
     first = build(tmp_path / "source", tmp_path, umask=0o022)
     [wheel], [sdist] = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
@@ -110,17 +109,17 @@ def test_the_wheel_has_what_is_shipped_and_nothing_else_and_every_build_gives_th
 
 
 @pytest.mark.service
-def test_each_commit_has_a_version_that_pip_takes_for_a_newer_one(tmp_path: Path) -> None:
+def test_each_commit_has_a_version_that_pip_takes_for_a_newer_one(tmp_path):
     """In a clone without tags, with the tag of a release, after it, and from an sdist without git."""
     source = tmp_path / "source"
     build(source, tmp_path / "without-git", umask=0o022, options=("--sdist",))
 
-    def git(*arguments: str) -> None:
+    def git(*arguments):
         author = ("-c", "user.name=tests", "-c", "user.email=tests@example.org", "-c", "commit.gpgsign=false")
         command = ["git", *author, *arguments]
         subprocess.run(command, cwd=source, check=True, capture_output=True)
 
-    def built(*options: str, of: Path = source) -> Version:
+    def built(*options, of=source):
         out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
         subprocess.run([UV, "build", "--quiet", *options, "--out-dir", str(out), str(of)], check=True)
         [wheel] = out.glob("*.whl")
@@ -142,12 +141,12 @@ def test_each_commit_has_a_version_that_pip_takes_for_a_newer_one(tmp_path: Path
     assert built("--wheel", of=sdist) == versions[3]
 
 
-def names(packed: Path) -> list[str]:
+def names(packed):
     if packed.suffix == ".whl":
         return zipfile.ZipFile(packed).namelist()
     with tarfile.open(packed) as archive:
         return archive.getnames()
 
 
-def licences() -> list[str]:
+def licences():
     return [path.relative_to(ROOT).as_posix() for path in (ROOT / "licenses").iterdir()]

@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -17,26 +16,26 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def values() -> dict[str, Any]:
+def values():
     return dict(yaml.safe_load((ROOT / "docker/helm/values.yaml").read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="module")
-def schema() -> dict[str, Any]:
+def schema():
     """Return values.schema.json of the chart airflow 1.22.0 (apache/airflow, Apache-2.0)."""
     packed = ROOT / "tests/data/helm/airflow-1.22.0.values.schema.json.gz"
     return dict(json.loads(gzip.decompress(packed.read_bytes())))
 
 
 @pytest.mark.parametrize("executor", ["CeleryExecutor", "KubernetesExecutor"])
-def test_the_chart_accepts_the_values(values: dict[str, Any], schema: dict[str, Any], executor: str) -> None:
+def test_the_chart_accepts_the_values(values, schema, executor):
     jsonschema.validate(values | {"executor": executor}, schema)
 
 
-def test_the_chart_knows_every_key(values: dict[str, Any], schema: dict[str, Any]) -> None:
+def test_the_chart_knows_every_key(values, schema):
     """The chart silently ignores unknown keys."""
 
-    def unknown(found: dict[str, Any], known: dict[str, Any]) -> list[str]:
+    def unknown(found, known):
         if not (properties := known.get("properties")):
             return []
         missing = [key for key in found if key not in properties]
@@ -51,8 +50,8 @@ def test_the_chart_knows_every_key(values: dict[str, Any], schema: dict[str, Any
     assert unknown(values, schema) == []
 
 
-def test_no_key_is_deprecated(values: dict[str, Any], schema: dict[str, Any]) -> None:
-    def deprecated(used: dict[str, Any], known: dict[str, Any]) -> list[str]:
+def test_no_key_is_deprecated(values, schema):
+    def deprecated(used, known):
         of_keys = {key: known.get("properties", {}).get(key, {}) for key in used}
         keys = [key for key, rule in of_keys.items() if "deprecated" in rule.get("description", "").lower()]
         for key, rule in of_keys.items():
@@ -63,7 +62,7 @@ def test_no_key_is_deprecated(values: dict[str, Any], schema: dict[str, Any]) ->
     assert deprecated(values, schema) == []
 
 
-def test_the_documentation_makes_the_volumes_that_are_named(values: dict[str, Any]) -> None:
+def test_the_documentation_makes_the_volumes_that_are_named(values):
     text = (ROOT / "docs/reference/team-deployment.md").read_text(encoding="utf-8")
     claims = {
         claim["claimName"] for entry in values["volumes"] if (claim := entry.get("persistentVolumeClaim"))
@@ -72,9 +71,7 @@ def test_the_documentation_makes_the_volumes_that_are_named(values: dict[str, An
     assert set(re.findall(r"kind: PersistentVolumeClaim\n +metadata: {name: ([a-z-]+)}", text)) == claims
 
 
-def test_the_cluster_of_the_example_can_be_loaded(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cluster_of_the_example_can_be_loaded(values, tmp_path, monkeypatch):
     (tmp_path / "clusters").mkdir()
     [files] = [yaml.safe_load(entry["data"]) for entry in values["extraConfigMaps"].values()]
     for name, text in files.items():
@@ -89,7 +86,7 @@ def test_the_cluster_of_the_example_can_be_loaded(
     assert f"AIRFLOW_CONN_{cluster.connection.upper()}" in given
 
 
-def test_the_documentation_makes_every_secret(values: dict[str, Any]) -> None:
+def test_the_documentation_makes_every_secret(values):
     text = (ROOT / "docs/reference/team-deployment.md").read_text(encoding="utf-8")
     made = set(re.findall(r"create secret generic ([a-z-]+) ", text))
     needed = {entry["secretName"] for entry in values["secret"]} | {values["data"]["metadataSecretName"]}

@@ -49,20 +49,20 @@ class Machine(NamedTuple):
     """Every call of Python and uv."""
 
     @property
-    def made_with(self) -> list[str]:
+    def made_with(self):
         """Return the Pythons with which uv was asked to make the environment, in order."""
         return [call.split("--python ")[1].split()[0] for call in self.calls if call.startswith("uv venv")]
 
 
 def setup(
-    tmp_path: Path,
-    pythons: dict[str, str],
+    tmp_path,
+    pythons,
     *,
-    uv_finds: str,
-    arguments: str = "",
-    without_venv: tuple[str, ...] = (),
-    without_pip: tuple[str, ...] = (),
-) -> Machine:
+    uv_finds,
+    arguments="",
+    without_venv=(),
+    without_pip=(),
+):
     """Run the script on a machine that has these Pythons, by the name of their command."""
     programs, checkout, log = tmp_path / "bin", tmp_path / "checkout", tmp_path / "calls"
     programs.mkdir()
@@ -73,7 +73,7 @@ def setup(
     uv = tmp_path / "uv"
     any_python = tmp_path / "any_python"
 
-    def program(path: Path, text: str, **values: str) -> None:
+    def program(path, text, **values):
         for name, value in values.items():
             text = text.replace(f"${name}", value)
         path.write_text(text)
@@ -101,7 +101,7 @@ def setup(
     return Machine(done.returncode, done.stderr, log.read_text().splitlines() if log.exists() else [])
 
 
-def test_a_machine_with_311_uses_it(tmp_path: Path) -> None:
+def test_a_machine_with_311_uses_it(tmp_path):
     machine = setup(tmp_path, {"python3": "3.12.3", "python3.11": "3.11.9"}, uv_finds="python3.11")
     assert (machine.exit_code, machine.stderr) == (0, "")
     assert machine.made_with == [str(tmp_path / "bin" / "python3.11")]
@@ -110,14 +110,14 @@ def test_a_machine_with_311_uses_it(tmp_path: Path) -> None:
     assert ours.endswith("--editable .")
 
 
-def test_a_debian_without_python3_pip_has_uv_in_an_environment_of_its_own(tmp_path: Path) -> None:
+def test_a_debian_without_python3_pip_has_uv_in_an_environment_of_its_own(tmp_path):
     machine = setup(tmp_path, {"python3.11": "3.11.9"}, uv_finds="python3.11", without_pip=("python3.11",))
     assert (machine.exit_code, machine.stderr) == (0, "")
     assert "python3.11 -m venv build/bootstrap" in machine.calls
     assert machine.made_with == [str(tmp_path / "bin" / "python3.11")]
 
 
-def test_a_newcomers_machine_has_312_and_uv_fetches_311(tmp_path: Path) -> None:
+def test_a_newcomers_machine_has_312_and_uv_fetches_311(tmp_path):
     """The machine is an Ubuntu 24.04 with python3-venv."""
     machine = setup(tmp_path, {"python3": "3.12.3"}, uv_finds="3.11")
     assert (machine.exit_code, machine.stderr) == (0, "")
@@ -125,7 +125,7 @@ def test_a_newcomers_machine_has_312_and_uv_fetches_311(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.12.3", "3.13.5"])
-def test_where_311_cannot_be_fetched_airflow_runs_with_what_is_there(tmp_path: Path, version: str) -> None:
+def test_where_311_cannot_be_fetched_airflow_runs_with_what_is_there(tmp_path, version):
     machine = setup(tmp_path, {"python3": version}, uv_finds="python3")
     assert machine.exit_code == 0
     assert machine.made_with == ["3.11", "python3"]
@@ -135,20 +135,20 @@ def test_where_311_cannot_be_fetched_airflow_runs_with_what_is_there(tmp_path: P
     )
 
 
-def test_a_debian_without_pip_and_venv_is_told(tmp_path: Path) -> None:
+def test_a_debian_without_pip_and_venv_is_told(tmp_path):
     without = {"without_venv": ("python3",), "without_pip": ("python3",)}
     machine = setup(tmp_path, {"python3": "3.13.5"}, uv_finds="3.11", **without)
     assert machine.exit_code == 1
     assert "on Debian and Ubuntu the package python3-venv" in machine.stderr
 
 
-def test_the_python_that_is_asked_for_is_taken(tmp_path: Path) -> None:
+def test_the_python_that_is_asked_for_is_taken(tmp_path):
     pythons = {"python3.11": "3.11.9", "python3.12": "3.12.3"}
     machine = setup(tmp_path, pythons, uv_finds="python3.11 python3.12", arguments="python3.12")
     assert (machine.exit_code, machine.made_with) == (0, ["python3.12"])
 
 
-def test_an_environment_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_an_environment_that_is_there_is_kept(tmp_path):
     setup(tmp_path, {"python3.11": "3.11.9"}, uv_finds="python3.11")
     (tmp_path / "calls").unlink()
     again = subprocess.run(

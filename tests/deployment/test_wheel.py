@@ -36,7 +36,7 @@ print(json.dumps({"dags": found, "provider": "steptime" in ProvidersManager().pr
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(tmp_path_factory):
     """Return the programs of an environment with the built wheel and the packages of this environment.
 
     They are links: installed again, Airflow would be compiled again.
@@ -45,7 +45,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     python = str(folder / "venv" / "bin" / "python")
 
-    def run(*arguments: str) -> None:
+    def run(*arguments):
         done = captured([uv, *arguments], cwd=folder)
         assert done.returncode == 0, done.stderr
 
@@ -65,7 +65,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "venv" / "bin"
 
 
-def outside(environment: Path, here: Path, *command: str) -> str:
+def outside(environment, here, *command):
     """Run a program of the environment in an empty folder, without this process's settings."""
     clean = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
     clean |= {"PATH": f"{environment}{os.pathsep}/usr/bin:/bin", "AIRFLOW_HOME": str(here / "airflow")}
@@ -75,7 +75,7 @@ def outside(environment: Path, here: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_the_wheel_alone_has_recipes_plans_and_the_demo(environment: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_has_recipes_plans_and_the_demo(environment, tmp_path):
     published = outside(environment, tmp_path, "steptime", "recipes", "--published", "--format", "csv")
     printed = (ROOT / "config" / "references" / "configurations.csv").read_text()
     assert published.count("\n") == printed.count("\n") > 100
@@ -87,7 +87,7 @@ def test_the_wheel_alone_has_recipes_plans_and_the_demo(environment: Path, tmp_p
     assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
 
 
-def test_its_data_is_found_wherever_the_package_is(environment: Path, tmp_path: Path) -> None:
+def test_its_data_is_found_wherever_the_package_is(environment, tmp_path):
     """As after `pip install --user`, or in Debian's own Python, where nothing is below `sys.prefix`."""
     [wheel] = environment.parents[1].glob("steptime-*.whl")
     with zipfile.ZipFile(wheel) as packed:
@@ -99,7 +99,7 @@ def test_its_data_is_found_wherever_the_package_is(environment: Path, tmp_path: 
     assert "tiny·fp32·1" in outside(environment, tmp_path, "python", "-c", program)
 
 
-def test_its_dags_and_one_of_ones_own_are_read(environment: Path, tmp_path: Path) -> None:
+def test_its_dags_and_one_of_ones_own_are_read(environment, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "mine.py").write_text(OWN_DAG)
     shown = outside(environment, tmp_path, "python", "-c", READ_DAGS, str(tmp_path / "own"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Act = Callable[["Scene"], None]
 
 
-def _nothing(scene: "Scene") -> None: ...
+def _nothing(scene): ...
 
 
 @dataclass(frozen=True)

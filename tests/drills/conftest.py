@@ -1,13 +1,11 @@
 """One Airflow, one Slurm and one login for all drills, and the table of their outcomes at the end."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_service import MiniSlurm
 
-from drills.site import Site, open_site
+from drills.site import open_site
 from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 
 _OF_PROFILE = {"SQUEUE_PARTITION": "none", "SBATCH_PARTITION": "none", "SBATCH_EXPORT": "NONE"}
@@ -15,13 +13,13 @@ _OF_PROFILE = {"SQUEUE_PARTITION": "none", "SBATCH_PARTITION": "none", "SBATCH_E
 
 
 @pytest.fixture(scope="package")
-def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
+def site(slurm_of_session):
     on_postgresql = os.environ.get("DRILL_STORE") == "postgresql"
     with open_site(slurm_of_session, _OF_PROFILE, on_postgresql=on_postgresql) as opened:
         yield opened
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+def pytest_runtest_logreport(report):
     """Keep each drill's outcome, in the process that gets all reports."""
     if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
         for name, value in report.user_properties:
@@ -29,13 +27,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
                 write_down(Outcome(*value))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter):
     if OUTCOMES:
         terminalreporter.section("drills")
         terminalreporter.write_line(as_markdown(OUTCOMES))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Move drills to the end, as they stop daemons that other tests share."""
     here = Path(__file__).parent
     items.sort(

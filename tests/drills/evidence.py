@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from drills.scene import Scene
 from steptime.clusters.slurm.job_records import SACCT_FORMAT, JobRecord, read_records
 
 _SETTLED_WITHIN_S = 120.0
@@ -56,7 +55,7 @@ class Evidence(NamedTuple):
     """Whether a cell that had its result was cleared."""
 
 
-def collect(scene: Scene) -> Evidence:
+def collect(scene):
     """Return the evidence, once Slurm has had time to record it."""
     jobs = settled_jobs(scene)
     dag_runs = _dag_runs(scene)
@@ -71,7 +70,7 @@ def collect(scene: Scene) -> Evidence:
     )
 
 
-def accounted_jobs(scene: Scene) -> list[JobRecord]:
+def accounted_jobs(scene):
     """Return the jobs of the drill that the accounting has by now."""
     # Relative, as sacct need not run in this process's time zone.
     since = f"--starttime=now-{math.ceil(time.time() - scene.began)}seconds"
@@ -82,7 +81,7 @@ def accounted_jobs(scene: Scene) -> list[JobRecord]:
     return [job for job in read_records(listed) if scene.owns(job)]
 
 
-def settled_jobs(scene: Scene) -> list[JobRecord]:
+def settled_jobs(scene):
     """Return all jobs of the drill once the accounting has the end of each, or the time for that is over."""
     deadline = time.monotonic() + _SETTLED_WITHIN_S
     while True:
@@ -94,20 +93,20 @@ def settled_jobs(scene: Scene) -> list[JobRecord]:
         time.sleep(0.5)
 
 
-def _that_may_run(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+def _that_may_run(jobs):
     """Return all jobs but those cancelled while held because another job of their name came first."""
-    first: dict[str, JobRecord] = {}
+    first = {}
     for job in sorted(jobs, key=lambda job: (job.submitted_at, int(job.job_id))):
         first.setdefault(job.name, job)
     return [job for job in jobs if job is first[job.name] or job.nodes]
 
 
-def _times_trained(job: JobRecord) -> int:
+def _times_trained(job):
     started = Path(job.directory, "started")
     return len(started.read_text().split()) if started.exists() else 0
 
 
-def _stored(scene: Scene) -> list[StoredRun]:
+def _stored(scene):
     query = """
         SELECT job_name, dag_run_id, state, reason,
                (SELECT content FROM records WHERE run_id = runs.id),
@@ -120,7 +119,7 @@ def _stored(scene: Scene) -> list[StoredRun]:
     ]
 
 
-def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:
+def _tasks(scene, run_ids):
     query = f"""
         SELECT run_id, task_id, state, trigger_id FROM task_instance
         WHERE run_id IN ({",".join("?" * len(run_ids))})
@@ -128,7 +127,7 @@ def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:
     return [AirflowTask(*row) for row in scene.site.airflow_rows(query, *run_ids)]
 
 
-def _dag_runs(scene: Scene) -> dict[str, str]:
+def _dag_runs(scene):
     """Return the state of each of the drill's DAG runs."""
     ids = [run.dag_run_id for run in scene.runs]
     query = f"SELECT run_id, state FROM dag_run WHERE run_id IN ({','.join('?' * len(ids))})"  # noqa: S608

@@ -20,12 +20,11 @@ from drills import points
 from drills.evidence import accounted_jobs
 from drills.scene import PARSE, SUBMIT, WAIT
 from drills.site import SWEEP_DAG
-from steptime.clusters.slurm.job_records import JobRecord
 from steptime.mini_slurm import processes
 from steptime.service import supervisor
 
 if TYPE_CHECKING:
-    from drills.scene import Scene
+    pass
 
 _NOTICED_S = 600
 _LOCKED_AT_MOST_S = 1200
@@ -35,57 +34,57 @@ _KILLS = 4
 # Processes of Airflow
 
 
-def kill_worker(scene: "Scene") -> None:
+def kill_worker(scene):
     """SIGKILL the task of the point: its process alone, or also the worker that watches it."""
     worker, *below = scene.worker(scene.point.task)
     kill(below if scene.schedule.way == "the task's process" else [worker, *below])
 
 
-def _all_of(process: psutil.Process) -> list[psutil.Process]:
+def _all_of(process):
     return [process, *process.children(recursive=True)]
 
 
-def end_triggerer(scene: "Scene") -> None:
+def end_triggerer(scene):
     _end("triggerer", scene)
 
 
-def end_scheduler(scene: "Scene") -> None:
+def end_scheduler(scene):
     _end("scheduler", scene)
 
 
-def _end(component: str, scene: "Scene") -> None:
+def _end(component, scene):
     """End a component by SIGKILL or SIGTERM, as the schedule says; Airflow's supervisor restarts it."""
     process = scene.site.component(component)
     process.kill() if scene.schedule.way == "SIGKILL" else process.terminate()
 
 
-def kill_triggerer(scene: "Scene") -> None:
+def kill_triggerer(scene):
     scene.site.component("triggerer").kill()
 
 
-def kill_scheduler(scene: "Scene") -> None:
+def kill_scheduler(scene):
     scene.site.component("scheduler").kill()
 
 
-def kill_api_server(scene: "Scene") -> None:
+def kill_api_server(scene):
     """SIGKILL the api-server once, or after each restart, between which the supervisor waits ever longer."""
     for _ in range(_KILLS if scene.schedule.way == "again and again" else 1):
         kill_api_server_once(scene)
 
 
-def kill_api_server_once(scene: "Scene") -> None:
+def kill_api_server_once(scene):
     server = scene.site.component("api-server")
     kill(_all_of(server))
     server.wait(_NOTICED_S)
 
 
-def await_api_server(scene: "Scene") -> None:
+def await_api_server(scene):
     """Wait until the supervisor has restarted the api-server."""
     wait_until("an api-server that answers", lambda: scene.site.airflow.client.health().components)
     scene.note("the api-server answers")
 
 
-def kill_supervisor(scene: "Scene") -> None:
+def kill_supervisor(scene):
     """SIGKILL the supervisor: Airflow's components go on, and nothing restarts them."""
     session = _session(scene)
     process = psutil.Process(session)
@@ -94,13 +93,13 @@ def kill_supervisor(scene: "Scene") -> None:
     scene.note(f"the supervisor has left {len(supervisor.session_members(session))} processes")
 
 
-def kill_all_of_airflow(scene: "Scene") -> None:
+def kill_all_of_airflow(scene):
     """SIGKILL every process of Airflow, as when a container is ended; jobs go on."""
     session = _session(scene)
     wait_until("the end of all", lambda: not _killed(supervisor.session_members(session)), _NOTICED_S)
 
 
-def start_again(scene: "Scene") -> None:
+def start_again(scene):
     """Start Airflow as a person would; no process of the killed supervisor's session may be left."""
     site, session, told = scene.site, _session(scene), []
     left = supervisor.session_members(session)
@@ -118,17 +117,16 @@ def start_again(scene: "Scene") -> None:
     assert bool(left) == ("the supervisor of Airflow was killed" in "".join(told)), "people are not told"
 
 
-def _session(scene: "Scene") -> int:
+def _session(scene):
     """Return the session id of the Airflow that ran when the drill began."""
     if "session" not in scene.kept:
         service = scene.site.service()
         assert service is not None, "Airflow is not running"
         scene.kept["session"] = service.pid
-    session: int = scene.kept["session"]
-    return session
+    return scene.kept["session"]
 
 
-def _killed(members: list[psutil.Process]) -> list[psutil.Process]:
+def _killed(members):
     kill(members)
     return members
 
@@ -136,25 +134,25 @@ def _killed(members: list[psutil.Process]) -> list[psutil.Process]:
 # What people do in Airflow's UI
 
 
-def mark_failed(scene: "Scene") -> None:
+def mark_failed(scene):
     job = scene.live_job()
     scene.site.airflow.mark_failed(scene.run, scene.known_task(scene.point.task))
     _wait_for_end(scene, job)
 
 
-def clear_submit(scene: "Scene") -> None:
+def clear_submit(scene):
     first = scene.live_job()
     scene.site.airflow.clear(scene.run, scene.known_task(SUBMIT))
     _wait_for_end(scene, first)
 
 
-def clear_wait(scene: "Scene") -> None:
+def clear_wait(scene):
     """Clear the task that waits; it must go on with the same job."""
     job, task = scene.live_job(), scene.known_task(WAIT)
     scene.site.airflow.clear(scene.run, task)
     again = f"job {job.name}: "
 
-    def waits_again() -> bool:
+    def waits_again():
         return scene.known_task(WAIT).try_number > task.try_number and again in scene.site.airflow.log_text(
             scene.run, scene.known_task(WAIT)
         )
@@ -163,7 +161,7 @@ def clear_wait(scene: "Scene") -> None:
     assert job.job_id in _live(scene), "clearing the task that waits has ended the job"
 
 
-def clear_last_cell(scene: "Scene") -> None:
+def clear_last_cell(scene):
     """Clear the last of several cells, during or after its training; wait for its new job."""
     cell = scene.cells[-1]
     told = scene.site.airflow.log_text(scene.run, scene.known_task(WAIT, cell))
@@ -179,7 +177,7 @@ def clear_last_cell(scene: "Scene") -> None:
     wait_until(f"job {fresh}", lambda: fresh in {job.name for job in scene.queue()}, _NOTICED_S)
 
 
-def delete(scene: "Scene") -> None:
+def delete(scene):
     """Fail the DAG run, as Airflow refuses to delete a running one, and delete it."""
     job = scene.live_job()
     scene.site.airflow.mark_run_failed(scene.run)
@@ -189,12 +187,12 @@ def delete(scene: "Scene") -> None:
     _wait_for_end(scene, job)
 
 
-def _wait_for_end(scene: "Scene", job: JobRecord) -> None:
+def _wait_for_end(scene, job):
     """Wait until the job has left the queue: the run is held, so only a cancel can end it."""
     wait_until(f"the end of job {job.job_id}", lambda: job.job_id not in _live(scene), _NOTICED_S)
 
 
-def delete_dag(scene: "Scene") -> None:
+def delete_dag(scene):
     """Delete the DAG with all its runs, which Airflow allows while none of its tasks occupies a worker.
 
     Airflow deletes a trigger that has not started yet without calling it; its job would then go on.
@@ -211,12 +209,12 @@ def delete_dag(scene: "Scene") -> None:
     _wait_for_end(scene, job)
 
 
-def restore_dag(scene: "Scene") -> None:
+def restore_dag(scene):
     """Touch the DAG's file, so that Airflow reads it again."""
     scene.site.dag_file.touch()
 
 
-def start_another(scene: "Scene") -> None:
+def start_another(scene):
     """Trigger another DAG run of the same cell; Airflow must refuse one with the same id."""
     scene.start_run()
     again = scene.runs[-1]
@@ -227,7 +225,7 @@ def start_another(scene: "Scene") -> None:
 # What people do to a sweep
 
 
-def change_sweep_file(scene: "Scene") -> None:
+def change_sweep_file(scene):
     """Break the sweep's file, or let it ask for another cell; wait until Airflow has read its DAG again."""
     file = scene.site.sweep_file
     written = scene.kept["sweep file"] = file.read_text()
@@ -237,12 +235,12 @@ def change_sweep_file(scene: "Scene") -> None:
     scene.site.airflow.parse_again(SWEEP_DAG)
 
 
-def restore_sweep_file(scene: "Scene") -> None:
+def restore_sweep_file(scene):
     scene.site.sweep_file.write_text(scene.kept["sweep file"])
     scene.site.airflow.parse_again(SWEEP_DAG)
 
 
-def stop_sweep(scene: "Scene") -> None:
+def stop_sweep(scene):
     """Stop the sweep by one of two buttons in Airflow, or from a shell."""
     job, airflow = scene.live_job(), scene.site.airflow
     if scene.schedule.way == "steptime sweep cancel":
@@ -258,28 +256,28 @@ def stop_sweep(scene: "Scene") -> None:
 # The way to the cluster
 
 
-def drop_connections(scene: "Scene") -> None:
+def drop_connections(scene):
     scene.site.login.drop_connections()
 
 
-def refuse_logins(scene: "Scene") -> None:
+def refuse_logins(scene):
     """Stop the sshd, or let it refuse logins as during an outage of the directory service."""
     scene.site.login.stop()
     if scene.schedule.way == "the login is refused":
         scene.site.login.start(admits=False)
 
 
-def take_logins(scene: "Scene") -> None:
+def take_logins(scene):
     scene.site.login.stop()
     scene.site.login.start()
 
 
-def has_trained_meanwhile(scene: "Scene") -> bool:
+def has_trained_meanwhile(scene):
     """Return whether the job has succeeded while nobody could ask for it."""
     return [job.state for job in scene.queue()] == ["COMPLETED"]
 
 
-def has_been_given_up(scene: "Scene") -> bool:
+def has_been_given_up(scene):
     """Return whether the wait and the DAG run have failed, and the job has succeeded meanwhile."""
     return (
         scene.state(WAIT) == "failed"
@@ -288,12 +286,12 @@ def has_been_given_up(scene: "Scene") -> bool:
     )
 
 
-def take_logins_and_clear(scene: "Scene") -> None:
+def take_logins_and_clear(scene):
     take_logins(scene)
     scene.site.airflow.clear(scene.run, scene.known_task(WAIT))
 
 
-def edit_connection(scene: "Scene") -> None:
+def edit_connection(scene):
     """Enter another port or user in the connection, and drop the open connections."""
     login = scene.site.login.login()
     wrong = {"port": free_port()} if scene.schedule.way == "another port" else {"login": "nobody"}
@@ -301,24 +299,24 @@ def edit_connection(scene: "Scene") -> None:
     scene.site.login.drop_connections()
 
 
-def restore_connection(scene: "Scene") -> None:
+def restore_connection(scene):
     scene.site.keep_login(scene.site.login.login())
 
 
-def is_told_of_silence(scene: "Scene") -> bool:
+def is_told_of_silence(scene):
     return "is out of reach for" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
 
 
-def hang_logins(scene: "Scene") -> None:
+def hang_logins(scene):
     scene.site.login.hang()
     scene.site.login.drop_connections()
 
 
-def answer_logins(scene: "Scene") -> None:
+def answer_logins(scene):
     scene.site.login.resume()
 
 
-def lose_reply(scene: "Scene") -> None:
+def lose_reply(scene):
     """Lose the reply of sbatch, which has submitted the job."""
     if scene.schedule.way == "the connection breaks":
         scene.site.login.drop_connections()
@@ -327,12 +325,12 @@ def lose_reply(scene: "Scene") -> None:
 # Slurm
 
 
-def stop_controller(scene: "Scene") -> None:
+def stop_controller(scene):
     """End the controller, once it has saved its jobs: one that is killed earlier forgets them."""
     slurm = scene.site.slurm
     saved = slurm.layout.root / "state/job_state"
 
-    def has_saved() -> bool:
+    def has_saved():
         names = slurm.command("squeue", "-h", "-o", "%j").encode().split()
         return all(name in saved.read_bytes() for name in names)
 
@@ -340,12 +338,12 @@ def stop_controller(scene: "Scene") -> None:
     slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld", kill=scene.schedule.way == "SIGKILL")
 
 
-def start_controller(scene: "Scene") -> None:
+def start_controller(scene):
     slurm_faults.start_daemon(scene.site.slurm.home, "slurmctld")
     scene.point.go_on(scene)  # without a controller the queued run could not
 
 
-def lose_controllers_state(scene: "Scene") -> None:
+def lose_controllers_state(scene):
     """SIGKILL the controller and delete its state: restarted, it cancels what the nodes still run.
 
     The accounting has the job by then; a job that neither has is waited for until its time limit is over.
@@ -359,25 +357,25 @@ def lose_controllers_state(scene: "Scene") -> None:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-def stop_accounting(scene: "Scene") -> None:
+def stop_accounting(scene):
     forget_ended_jobs(scene)
     slurm_faults.stop_daemon(scene.site.slurm.home, "slurmdbd", kill=scene.schedule.way == "SIGKILL")
 
 
-def start_accounting(scene: "Scene") -> None:
+def start_accounting(scene):
     slurm_faults.start_daemon(scene.site.slurm.home, "slurmdbd")
 
 
-def suspend_accounting(scene: "Scene") -> None:
+def suspend_accounting(scene):
     forget_ended_jobs(scene)
     processes.daemons(scene.site.slurm.layout)["slurmdbd"].suspend()
 
 
-def resume_accounting(scene: "Scene") -> None:
+def resume_accounting(scene):
     processes.daemons(scene.site.slurm.layout)["slurmdbd"].resume()
 
 
-def lock_accounting(scene: "Scene") -> None:
+def lock_accounting(scene):
     """Lock the accounting's database as a backup does: sacct answers without what happens meanwhile."""
     forget_ended_jobs(scene)
     socket = scene.site.slurm.layout.root / "run/mysql.sock"
@@ -396,31 +394,31 @@ def lock_accounting(scene: "Scene") -> None:
     scene.kept["backup"] = backup
 
 
-def unlock_accounting(scene: "Scene") -> None:
+def unlock_accounting(scene):
     scene.kept["backup"].communicate()
 
 
-def has_concluded(scene: "Scene") -> bool:
+def has_concluded(scene):
     """Return whether the task that waits has ended, with what it can learn during the fault."""
     return scene.state(WAIT) in ("success", "failed")
 
 
-def forget_ended_jobs(scene: "Scene") -> None:
+def forget_ended_jobs(scene):
     """Hide ended jobs from squeue, as after MinJobAge: only the accounting knows how they ended."""
     scene.wrap("squeue", '$real "$@" | grep -v -E "[|](COMPLETED|FAILED|CANCELLED)[|]"; exit 0')
 
 
-def kill_node(scene: "Scene") -> None:
+def kill_node(scene):
     (node,) = scene.live_job().nodes
     scene.kept["node"] = node
     slurm_faults.kill_node(scene.site.slurm.home, node)
 
 
-def start_node(scene: "Scene") -> None:
+def start_node(scene):
     slurm_faults.start_daemon(scene.site.slurm.home, f"slurmd-{scene.kept['node']}")
 
 
-def preempt(scene: "Scene") -> None:
+def preempt(scene):
     """Submit a job to a partition of higher priority that takes all nodes."""
     job = scene.live_job()
     wrapped = ("--job-name=takes-all", "--nodes=8", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
@@ -429,7 +427,7 @@ def preempt(scene: "Scene") -> None:
     _wait_for_end(scene, job)
 
 
-def kill_worker_of_resubmission(scene: "Scene") -> None:
+def kill_worker_of_resubmission(scene):
     """Preempt the job; kill the worker of the task that waits once Slurm has the second job."""
     points.AFTER_SBATCH.prepare(scene)
     preempt(scene)
@@ -438,47 +436,47 @@ def kill_worker_of_resubmission(scene: "Scene") -> None:
     points.AFTER_SBATCH.go_on(scene)
 
 
-def give_back(scene: "Scene") -> None:
+def give_back(scene):
     scene.site.slurm.command("scancel", scene.kept["taker"])
 
 
-def hold(scene: "Scene") -> None:
+def hold(scene):
     scene.site.slurm.command("scontrol", "hold", scene.live_job().job_id)
 
 
-def is_told_of_hold(scene: "Scene") -> bool:
+def is_told_of_hold(scene):
     """Return whether the log of the wait says that the job is held, so that somebody can release it."""
     return "JobHeld" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
 
 
-def release(scene: "Scene") -> None:
+def release(scene):
     scene.site.slurm.command("scontrol", "release", scene.live_job().job_id)
 
 
-def suspend_job(scene: "Scene") -> None:
+def suspend_job(scene):
     scene.site.slurm.command("scontrol", "suspend", scene.live_job().job_id)
 
 
-def is_told_of_suspension(scene: "Scene") -> bool:
+def is_told_of_suspension(scene):
     return "queued, suspended" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
 
 
-def resume_job(scene: "Scene") -> None:
+def resume_job(scene):
     scene.site.slurm.command("scontrol", "resume", scene.live_job().job_id)
 
 
-def cancel_outside(scene: "Scene") -> None:
+def cancel_outside(scene):
     scene.site.slurm.command("scancel", scene.live_job().job_id)
 
 
-def _live(scene: "Scene") -> set[str]:
+def _live(scene):
     return {job.job_id for job in scene.queue() if job.in_queue}
 
 
 # Files
 
 
-def block_log(scene: "Scene") -> None:
+def block_log(scene):
     """Make the job's log hang or fail when it is opened; the job itself can still write."""
     (job,) = scene.queue()
     (log,) = Path(job.directory).glob("log-*.out")
@@ -490,13 +488,13 @@ def block_log(scene: "Scene") -> None:
         log.mkdir()
 
 
-def has_been_waited_for(scene: "Scene") -> bool:
+def has_been_waited_for(scene):
     """Return whether the wait has seen the job's end."""
     return scene.state(WAIT) == "success"
 
 
-def unblock_log(scene: "Scene") -> None:
-    log: Path = scene.kept["log"]
+def unblock_log(scene):
+    log = scene.kept["log"]
     if log.is_dir():
         log.rmdir()
     else:
@@ -504,7 +502,7 @@ def unblock_log(scene: "Scene") -> None:
     log.with_suffix(".aside").replace(log)
 
 
-def take_store_away(scene: "Scene") -> None:
+def take_store_away(scene):
     """Fill the disk of an SQLite store to the last byte, or let PostgreSQL crash."""
     if scene.site.postgresql:
         scene.site.postgresql.stop()
@@ -517,7 +515,7 @@ def take_store_away(scene: "Scene") -> None:
             file.write(bytes(512))
 
 
-def store_is_waited_for(scene: "Scene") -> bool:
+def store_is_waited_for(scene):
     """Return whether `parse`, or `wait` before it, cannot use the store and tries again."""
     for task_id in (PARSE, WAIT):
         task = scene.task(task_id)
@@ -528,7 +526,7 @@ def store_is_waited_for(scene: "Scene") -> bool:
     return False
 
 
-def give_store_back(scene: "Scene") -> None:
+def give_store_back(scene):
     if scene.site.postgresql:
         scene.site.postgresql.start()
     else:

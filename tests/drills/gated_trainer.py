@@ -17,13 +17,13 @@ _LAST_STEP_BEFORE = 9
 _print = stand_in_trainer.say
 
 
-def say(line: str) -> None:
+def say(line):
     _print(line)
     if f"| global_step: {_LAST_STEP_BEFORE} " in line:
         _wait_at(os.environ["STAND_IN_GATE"])
 
 
-def _wait_at(gate: str) -> None:
+def _wait_at(gate):
     with Path(f"{gate}.arrived").open("a") as arrived:
         arrived.write(f"{os.getpid()}\n")
     while Path(f"{gate}.closed").exists():

@@ -2,10 +2,6 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
-
-from drills.evidence import AirflowTask, Evidence, StoredRun
-from steptime.clusters.slurm.job_records import JobRecord
 
 STEPS = 20
 """The steps of a whole training."""
@@ -20,7 +16,7 @@ _UNFINISHED = (
 )
 
 
-def check(found: Evidence) -> None:
+def check(found):
     """Check what must hold after every drill. Raises AssertionError with a plain sentence otherwise."""
     assert not found.queued, f"orphans are left in the queue: {_told(found.queued)}"
     check_jobs(found.jobs)
@@ -30,7 +26,7 @@ def check(found: Evidence) -> None:
     _check_stored(found)
 
 
-def outcomes(found: Evidence) -> dict[str, str]:
+def outcomes(found):
     """Return `valid`, `cancelled` or `failed` for each DAG run, by id; the id is '' if all were deleted."""
     valid = {row.dag_run_id for row in found.stored if row.state == "valid"}
     last = max(found.jobs, key=lambda job: job.submitted_at, default=None)
@@ -39,10 +35,10 @@ def outcomes(found: Evidence) -> dict[str, str]:
     return {run_id: "valid" if run_id in valid else without for run_id in ids}
 
 
-def check_jobs(jobs: Sequence[JobRecord]) -> None:
+def check_jobs(jobs):
     """Check that each cell and attempt has one job, that no cell has two at once, and that all have ended."""
-    names: defaultdict[str, list[JobRecord]] = defaultdict(list)
-    cells: defaultdict[str, list[JobRecord]] = defaultdict(list)
+    names = defaultdict(list)
+    cells = defaultdict(list)
     for job in jobs:
         assert job.ended_at is not None, f"the accounting has a job that never ends: {_told([job])}"
         assert not job.in_queue, f"the accounting has a job that never ends: {_told([job])}"
@@ -56,7 +52,7 @@ def check_jobs(jobs: Sequence[JobRecord]) -> None:
             assert ended_at <= after.submitted_at, f"two lived at once: {_told([before, after])}"
 
 
-def _check_airflow(found: Evidence) -> None:
+def _check_airflow(found):
     """Check that every task and trigger has ended, and that the waits agree with the accounting."""
     unfinished = [f"{task.task_id} is {task.state}" for task in found.tasks if task.state in _UNFINISHED]
     assert not unfinished, f"the DAG run has ended, but {', '.join(unfinished)}"
@@ -78,10 +74,10 @@ def _check_airflow(found: Evidence) -> None:
         assert len(succeeded) == len(completed), told
 
 
-def _check_stored(found: Evidence) -> None:
+def _check_stored(found):
     """Check that every result has a job and agrees with the accounting, and that no cell has too many."""
     jobs = {job.name: job for job in found.jobs}
-    valid: defaultdict[str, list[StoredRun]] = defaultdict(list)
+    valid = defaultdict(list)
     for row in found.stored:
         job = jobs.get(row.job_name)
         assert job is not None, f"a result of job {row.job_name}, which the accounting does not have"
@@ -96,12 +92,12 @@ def _check_stored(found: Evidence) -> None:
         assert len(rows) <= most, f"a cell has several valid results: {[row.job_name for row in rows]}"
 
 
-def _cell(job_name: str) -> str:
+def _cell(job_name):
     """Return a job's name without the number of the attempt."""
     return job_name.rpartition("-")[0]
 
 
-def _is_wait(task: AirflowTask) -> bool:
+def _is_wait(task):
     return task.task_id.endswith(".wait") and task.state not in (
         None,
         "skipped",
@@ -110,7 +106,7 @@ def _is_wait(task: AirflowTask) -> bool:
     )
 
 
-def _told(jobs: Sequence[JobRecord]) -> str:
+def _told(jobs):
     return "; ".join(
         f"{job.name} ({job.job_id}) {job.state}, submitted {job.submitted_at:.0f}, ended {job.ended_at}"
         for job in jobs

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, NullPool, create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from drills.scene import PARSE, PUBLISH, SUBMIT, VALIDATE, WAIT
 from steptime.mini_slurm import processes
 
 if TYPE_CHECKING:
     from drills.scene import Scene
-    from drills.site import Site
 
 Act = Callable[["Scene"], object]
 
@@ -32,29 +31,29 @@ class Point:
     """The map index of that task."""
 
 
-def _nothing(scene: "Scene") -> None: ...
+def _nothing(scene): ...
 
 
-def _gate_before_sbatch(scene: "Scene") -> None:
+def _gate_before_sbatch(scene):
     gate = scene.site.gate("sbatch")
     gate.close()
     scene.wrap("sbatch", f'{gate.wait}; exec $real "$@"')
 
 
-def _gate_before_third_sbatch(scene: "Scene") -> None:
+def _gate_before_third_sbatch(scene):
     gate = scene.site.gate("sbatch")
     gate.close()
     first = f'for turn in 1 2; do mkdir "{gate.folder}/turn$turn" 2>/dev/null && exec $real "$@"; done'
     scene.wrap("sbatch", f'{first}; {gate.wait}; exec $real "$@"')
 
 
-def _gate_after_sbatch(scene: "Scene") -> None:
+def _gate_after_sbatch(scene):
     gate = scene.site.gate("sbatch")
     gate.close()
     scene.wrap("sbatch", f'$real "$@"; result=$?; {gate.wait}; exit $result')
 
 
-def _gate_after_release(scene: "Scene") -> None:
+def _gate_after_release(scene):
     gate = scene.site.gate("sbatch")
     gate.close()
     scene.wrap(
@@ -62,47 +61,47 @@ def _gate_after_release(scene: "Scene") -> None:
     )
 
 
-def _gate_after_sbatch_failed(scene: "Scene") -> None:
+def _gate_after_sbatch_failed(scene):
     gate = scene.site.gate("sbatch")
     gate.close()
     said = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     scene.wrap("sbatch", f'$real "$@" >/dev/null; {gate.wait}; echo "{said}" >&2; exit 1')
 
 
-def _open_sbatch(scene: "Scene") -> None:
+def _open_sbatch(scene):
     scene.site.gate("sbatch").open()
 
 
-def _stop_partition(scene: "Scene") -> None:
+def _stop_partition(scene):
     scene.site.slurm.command("scontrol", "update", "PartitionName=batch", "State=DOWN")
 
 
-def _start_partition(scene: "Scene") -> None:
+def _start_partition(scene):
     if "slurmctld" in processes.daemons(scene.site.slurm.layout):  # otherwise its mending starts it
         scene.site.slurm.command("scontrol", "update", "PartitionName=batch", "State=UP")
 
 
-def _waits_in_queue(scene: "Scene") -> bool:
+def _waits_in_queue(scene):
     return _is_waited_for(scene) and [job.state for job in scene.queue()] == ["PENDING"]
 
 
-def _hold_training(scene: "Scene") -> None:
+def _hold_training(scene):
     scene.training.close()
 
 
-def _trains(scene: "Scene") -> bool:
+def _trains(scene):
     return scene.training.arrived >= len(scene.cells) and _is_waited_for(scene)
 
 
-def _is_waited_for(scene: "Scene") -> bool:
+def _is_waited_for(scene):
     return all(scene.state(WAIT, cell) == "deferred" for cell in scene.cells)
 
 
-def _let_train(scene: "Scene") -> None:
+def _let_train(scene):
     scene.training.open()
 
 
-def _gate_second_look_at_the_end(scene: "Scene") -> None:
+def _gate_second_look_at_the_end(scene):
     """Answer the first query about the job's end, and hold the next ones, which collect the log."""
     gate = scene.site.gate("squeue")
     gate.close()
@@ -115,16 +114,16 @@ def _gate_second_look_at_the_end(scene: "Scene") -> None:
     )
 
 
-def _collects(scene: "Scene") -> bool:
+def _collects(scene):
     # Both `parse` and `end` ask how the job ended.
     return scene.site.gate("squeue").arrived >= 2 and scene.state(PARSE) == "running"
 
 
-def _open_squeue(scene: "Scene") -> None:
+def _open_squeue(scene):
     scene.site.gate("squeue").open()
 
 
-def _publishes(scene: "Scene") -> bool:
+def _publishes(scene):
     if "lock" not in scene.kept:  # earlier tasks write too
         if scene.state(VALIDATE) != "success":
             return False
@@ -139,7 +138,7 @@ def _publishes(scene: "Scene") -> bool:
     return any(store == file.path for process in scene.worker(PUBLISH) for file in process.open_files())
 
 
-def _lock_store(site: "Site") -> Connection:
+def _lock_store(site):
     """Begin a transaction for which whoever writes a run to the metrics store has to wait."""
     connection = create_engine(site.store_url, poolclass=NullPool).connect()
     if site.postgresql:
@@ -150,7 +149,7 @@ def _lock_store(site: "Site") -> Connection:
     return connection
 
 
-def _unlock_store(scene: "Scene") -> None:
+def _unlock_store(scene):
     scene.kept.pop("lock").close()
 
 

@@ -21,11 +21,11 @@ class Schedule(Frozen):
     """Seconds per step of the stand-in trainer, which makes 20 steps."""
 
     @property
-    def command(self) -> str:
+    def command(self):
         """Return the command that repeats the drill."""
         return f"make drills SEED={self.seed}"
 
-    def __str__(self) -> str:
+    def __str__(self):
         way = f" ({self.way})" if self.way else ""
         also = f", then {self.also}" if self.also else ""
         order = "the run goes on first" if self.goes_on_first else "it is mended first"

@@ -13,7 +13,7 @@ FAMILIES = ((DRILLS, ALSO), (SERVICE_DRILLS, SERVICE_ALSO), (TRIAL_DRILLS, ALSO)
 """Drills and second faults: of one run, with Airflow as a whole killed, and of trials."""
 
 
-def draw(seed: int) -> Schedule:
+def draw(seed):
     """Return the schedule of a seed.
 
     Consecutive seeds go through all drills, then through the points and ways of each and through the second
@@ -40,7 +40,7 @@ def draw(seed: int) -> Schedule:
     )
 
 
-def seeds(default: tuple[int, ...]) -> tuple[int, ...]:
+def seeds(default):
     """Return the seeds to drill: `DRILL_SEEDS`, as `17`, `1-100` or `3,8-10`, else `default`."""
     asked = os.environ.get("DRILL_SEEDS", "")
     parts = [part.partition("-") for part in asked.split(",") if part]

@@ -7,12 +7,10 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -28,7 +26,6 @@ from sqlalchemy import NullPool, create_engine, text
 from stand_ins.trainer_python import python_of_stand_in
 
 from steptime import settings
-from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes, service
 from steptime.service import connection_file
 from steptime.service.processes import Service
@@ -68,34 +65,34 @@ class Gate:
     name: str
 
     @property
-    def wait(self) -> str:
+    def wait(self):
         """Return shell commands that wait until the gate is open."""
         closed, arrived = shlex.quote(str(self._closed)), shlex.quote(str(self._arrived))
         return f"echo $$ >> {arrived}; while [ -e {closed} ]; do sleep 0.1; done"
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """Return variables that bring the stand-in trainer to this gate."""
         return {"STAND_IN_GATE": str(self.folder / self.name)}
 
     @property
-    def arrived(self) -> int:
+    def arrived(self):
         """Return how many have arrived at the gate."""
         return len(self._arrived.read_text().split()) if self._arrived.exists() else 0
 
-    def close(self) -> None:
+    def close(self):
         self._arrived.unlink(missing_ok=True)
         self._closed.touch()
 
-    def open(self) -> None:
+    def open(self):
         self._closed.unlink(missing_ok=True)
 
     @property
-    def _closed(self) -> Path:
+    def _closed(self):
         return self.folder / f"{self.name}.closed"
 
     @property
-    def _arrived(self) -> Path:
+    def _arrived(self):
         return self.folder / f"{self.name}.arrived"
 
 
@@ -114,49 +111,49 @@ class Site:
     """Whether its Airflow declares workers, schedulers and triggerers dead sooner than usual."""
 
     @property
-    def work(self) -> Path:
+    def work(self):
         """Return the cluster's `work_dir`."""
         return self.airflow.home / "work"
 
     @property
-    def disk(self) -> Path:
+    def disk(self):
         """Return the small disk that an SQLite store is on."""
         return self.airflow.home / "store"
 
     @property
-    def store_url(self) -> str:
+    def store_url(self):
         return self.postgresql.url if self.postgresql else f"sqlite:///{self.disk / 'steptime.db'}"
 
     @property
-    def store(self) -> Store:
+    def store(self):
         return Store(self.store_url)
 
     @property
-    def filler(self) -> Path:
+    def filler(self):
         """Return the file that fills that disk."""
         return self.disk / "filler"
 
     @property
-    def sweep_file(self) -> Path:
+    def sweep_file(self):
         """Return the file of the sweep in drills."""
         return self.config / "sweeps/drilled.yaml"
 
     @property
-    def dag_file(self) -> Path:
+    def dag_file(self):
         """Return the file of the two DAGs that train one run."""
         return self.config.with_name("dags") / "workloads.py"
 
-    def keep_login(self, login: Connection) -> None:
+    def keep_login(self, login):
         """Make this Airflow's connection to the cluster."""
         _keep(self.airflow.home, login)
 
-    def gate(self, name: str) -> Gate:
+    def gate(self, name):
         return Gate(self.gates, name)
 
-    def component(self, name: str) -> psutil.Process:
+    def component(self, name):
         """Wait for a living component of Airflow, as the supervisor restarts it; return its process."""
 
-        def look() -> psutil.Process | None:
+        def look():
             state = json.loads((self.airflow.home / "airflow/service/components.json").read_text())
             (pid,) = [one["pid"] for one in state["components"] if one["name"] == name]
             with suppress(psutil.NoSuchProcess):
@@ -166,12 +163,12 @@ class Site:
 
         return wait_until(f"the {name}", look)
 
-    def service(self) -> Service | None:
+    def service(self):
         """Return the state file's entry of Airflow's supervisor, which may be dead; None after `down`."""
         file = self.airflow.home / "airflow/service.json"
         return Service.model_validate_json(file.read_text()) if file.exists() else None
 
-    def start_airflow(self, announce: Callable[[str], None] = lambda _: None) -> None:
+    def start_airflow(self, announce=lambda _: None):
         """Start Airflow as `steptime up` does; its address must not change."""
         dags = self.config.with_name("dags")
         port = urlsplit(self.airflow.url).port
@@ -182,7 +179,7 @@ class Site:
         )
         assert started.url == self.airflow.url, "Airflow has moved"
 
-    def strays(self) -> list[str]:
+    def strays(self):
         """Return the processes of Airflow that are not in the session that the state file names."""
         service = self.service()
         found = []
@@ -194,23 +191,23 @@ class Site:
                     found.append(f"{process.pid} {' '.join(process.cmdline())}")
         return found
 
-    def require_dags(self) -> None:
+    def require_dags(self):
         """Wait until the DAGs of drills can be triggered, which is later than when they are listed."""
         for dag_id in (TRAINING_DAG, SWEEP_DAG, TRIAL_DAG):
             wait_until(f"the DAG {dag_id}", partial(self._has_dag, dag_id), _DAGS_WITHIN_S)
 
-    def _has_dag(self, dag_id: str) -> bool:
+    def _has_dag(self, dag_id):
         broken = self.airflow.client.import_errors()
         assert not broken, f"Airflow cannot read its DAGs: {broken}"
         return self.airflow.knows(dag_id)
 
-    def airflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def airflow_rows(self, query, *values):
         """Return the rows of a query to Airflow's database."""
         database = self.airflow.home / "airflow" / "airflow.db"
         with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
             return connection.execute(query, values).fetchall()
 
-    def store_rows(self, query: str, **values: Any) -> list[Any]:
+    def store_rows(self, query, **values):
         """Return the rows of a query to the metrics store; none if it has no tables yet."""
         engine = create_engine(self.store_url, poolclass=NullPool)
         with engine.connect() as connection:
@@ -218,7 +215,7 @@ class Site:
                 return []
             return list(connection.execute(text(query), values))
 
-    def restore(self) -> None:
+    def restore(self):
         """Mend whatever a drill may have left broken."""
         for entry in self.gates.iterdir():  # keep the folder, as somebody may still write
             if entry.is_dir():
@@ -245,7 +242,7 @@ class Site:
         service.cancel_jobs(self.slurm.layout, print)
 
 
-def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> None:
+def _write_config(folder, python, environment):
     """Write the shipped config, with the mini Slurm polled every second, a sweep of one run, and a trial."""
     shipped = settings.shipped("config")
     for path in shipped.rglob("*.yaml"):
@@ -277,9 +274,7 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
 
 
 @contextmanager
-def open_site(
-    slurm: MiniSlurm, environment: Mapping[str, str], *, impatient: bool = True, on_postgresql: bool = False
-) -> Iterator[Site]:
+def open_site(slurm, environment, *, impatient=True, on_postgresql=False):
     """Yield a site with one Airflow and one login; `environment` is what the login's profile sets."""
     # Not in pytest's folder, which a later session may delete: a disk is mounted here.
     with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:
@@ -301,7 +296,7 @@ def open_site(
 
 
 @contextmanager
-def _small_disk(folder: Path) -> Iterator[None]:
+def _small_disk(folder):
     """Mount a file system on `folder` that is small enough to be filled."""
     sudo = [] if os.geteuid() == 0 else ["sudo", "--non-interactive"]
     folder.mkdir(parents=True)
@@ -315,9 +310,7 @@ def _small_disk(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _drilled_airflow(
-    home: Path, folder: Path, login: LoginNode, training: Gate, *, impatient: bool, store_url: str | None
-) -> Iterator[Airflow]:
+def _drilled_airflow(home, folder, login, training, *, impatient, store_url):
     """Yield a running Airflow with the DAGs of drills and a connection to the login node."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
@@ -332,7 +325,7 @@ def _drilled_airflow(
         yield airflow
 
 
-def _keep(home: Path, login: Connection) -> None:
+def _keep(home, login):
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("STEPTIME_HOME", str(home))
         connection_file.keep(login)

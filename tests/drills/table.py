@@ -1,7 +1,6 @@
 """A table of the outcomes of a session's drills."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +19,11 @@ class Outcome(NamedTuple):
     is_red: bool = False
 
 
-OUTCOMES: list[Outcome] = []
+OUTCOMES = []
 """The session's outcomes in order of their ends; drills that run in parallel add theirs here too."""
 
 
-def write_down(outcome: Outcome) -> None:
+def write_down(outcome):
     """Add an outcome to the table, and write the table so far to the file that `DRILL_TABLE` names."""
     OUTCOMES.append(outcome)
     if file := os.environ.get("DRILL_TABLE"):
@@ -32,7 +31,7 @@ def write_down(outcome: Outcome) -> None:
         Path(file).write_text(f"{as_markdown(OUTCOMES)}\n")
 
 
-def as_markdown(outcomes: Sequence[Outcome]) -> str:
+def as_markdown(outcomes):
     """Return a Markdown table with a row for each drill, by seed, and a line with their number."""
     lines = ["| seed | drill | when | how | outcome | jobs | seconds |", "|---|---|---|---|---|---|---|"]
     for one in sorted(outcomes):

@@ -4,19 +4,16 @@
 """
 
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 from end_to_end.driving import wait_until
 
 from drills.catalogue import DRILLS, POINTS, SERVICE_ALSO, SERVICE_DRILLS, TRIAL_DRILLS
-from drills.evidence import Evidence, collect
+from drills.evidence import collect
 from drills.oracle import check, outcomes
 from drills.scene import Scene
-from drills.schedule import Schedule
 from drills.seeds import draw, seeds
-from drills.site import Site
 from drills.table import Outcome
 
 pytestmark = [
@@ -32,19 +29,19 @@ IN_TEST_ALL = (1, 7, 9, 11, 13, 15, 25, 26, 33, 37, 10000, 10002)
 
 
 @pytest.fixture
-def _mended(site: Site) -> Iterator[None]:
+def _mended(site):
     yield
     site.restore()
 
 
 @pytest.mark.usefixtures("_mended")
 @pytest.mark.parametrize("seed", seeds(IN_TEST_ALL))
-def test_a_drill(site: Site, seed: int, record_property: Callable[[str, object], None]) -> None:
+def test_a_drill(site, seed, record_property):
     schedule = draw(seed)
     drill = (DRILLS | SERVICE_DRILLS | TRIAL_DRILLS)[schedule.drill]
     scene = Scene(site, schedule, drill, POINTS[schedule.point])
     began = time.monotonic()
-    found: Evidence | None = None
+    found = None
     try:
         perform(scene)
         found = collect(scene)
@@ -58,7 +55,7 @@ def test_a_drill(site: Site, seed: int, record_property: Callable[[str, object],
     record_property("drill", list(_row(schedule, outcome, found, began)))
 
 
-def perform(scene: Scene) -> None:
+def perform(scene):
     """Let the fault strike, mend it, and wait for the end."""
     schedule, drill, point = scene.schedule, scene.drill, scene.point
     point.prepare(scene)
@@ -86,7 +83,7 @@ def perform(scene: Scene) -> None:
     scene.ended()
 
 
-def judge(scene: Scene, found: Evidence) -> str:
+def judge(scene, found):
     """Return the outcome. Raises AssertionError if it is not permitted."""
     check(found)
     drill = scene.drill
@@ -105,9 +102,7 @@ def judge(scene: Scene, found: Evidence) -> str:
     return outcome
 
 
-def _row(
-    schedule: Schedule, outcome: str, found: Evidence | None, began: float, *, is_red: bool = False
-) -> Outcome:
+def _row(schedule, outcome, found, began, *, is_red=False):
     return Outcome(
         schedule.seed,
         schedule.drill,

@@ -4,12 +4,10 @@ Slurm's accounting must have one job for each attempt of each cell, and none may
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
 import pytest
 import yaml
 from end_to_end.driving import wait_until
-from slurm_service import MiniSlurm
 
 from drills import faults, points
 from drills.catalogue import Drill
@@ -17,8 +15,7 @@ from drills.evidence import settled_jobs
 from drills.oracle import check_jobs
 from drills.scene import SUBMIT, Scene
 from drills.schedule import Schedule
-from drills.site import CLUSTER, SWEEP_DAG, Site, open_site
-from steptime.clusters.slurm.job_records import JobRecord
+from drills.site import CLUSTER, SWEEP_DAG, open_site
 
 pytestmark = [
     pytest.mark.drill,
@@ -37,14 +34,14 @@ _CELL = {"workload": "llama3.1", "size": "tiny", "gpus": 1}
 
 
 @pytest.fixture
-def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
+def site(slurm_of_session):
     """Yield a site whose Airflow has its usual patience, as sixty cells keep it busy."""
     with open_site(slurm_of_session, {}, impatient=False) as opened:
         yield opened
 
 
 @pytest.fixture
-def scene(site: Site) -> Scene:
+def scene(site):
     """Return a sweep of which half of the cells wait at the gate in mid-training, and one fails."""
     scene = _scene(site, "a sweep of sixty cells")
     free = site.gate("never closed").environment
@@ -58,7 +55,7 @@ def scene(site: Site) -> Scene:
     return scene
 
 
-def test_a_sweep_is_killed_stopped_and_cells_of_it_run_again(scene: Scene) -> None:
+def test_a_sweep_is_killed_stopped_and_cells_of_it_run_again(scene):
     site = scene.site
     scene.training.close()
     scene.start_run()
@@ -91,7 +88,7 @@ def test_a_sweep_is_killed_stopped_and_cells_of_it_run_again(scene: Scene) -> No
     assert Counter(_results(scene)) == {0: 2, **dict.fromkeys(range(1, FREE), 1), CELLS - 1: 1}
 
 
-def test_jobs_wait_for_the_gpus_that_they_may_hold_at_a_time(site: Site) -> None:
+def test_jobs_wait_for_the_gpus_that_they_may_hold_at_a_time(site):
     scene = _scene(site, "a sweep with few GPUs")
     free = site.gate("never closed").environment
     sweep = {"name": NAME, "cluster": CLUSTER, "gpu_hours_max": 1000}
@@ -112,7 +109,7 @@ def test_jobs_wait_for_the_gpus_that_they_may_hold_at_a_time(site: Site) -> None
     assert max(held) == 2, "both GPUs were used, and never more"
 
 
-def _scene(site: Site, name: str) -> Scene:
+def _scene(site, name):
     schedule = Schedule(
         seed=0,
         drill=name,
@@ -134,7 +131,7 @@ def _scene(site: Site, name: str) -> Scene:
     return Scene(site, schedule, drill, points.TRAINING)
 
 
-def _results(scene: Scene) -> list[int]:
+def _results(scene):
     """Return the map index of each valid result."""
     query = (
         "SELECT map_index FROM runs WHERE dag_run_id = :id AND published_at IS NOT NULL AND state = 'valid'"
@@ -142,29 +139,29 @@ def _results(scene: Scene) -> list[int]:
     return [index for (index,) in scene.site.store_rows(query, id=scene.run.dag_run_id)]
 
 
-def _jobs_by_cell(scene: Scene) -> dict[int, Sequence[JobRecord]]:
+def _jobs_by_cell(scene):
     """Return the accounting's jobs of each map index, in order of submission; none may be alive."""
     jobs = settled_jobs(scene)
     check_jobs(jobs)
     assert not [job for job in scene.queue() if job.in_queue], "jobs are left in the queue"
     ledger = _ledger(scene)
     assert ledger.keys() == {job.name for job in jobs}, "the ledger and the accounting disagree"
-    found: dict[int, list[JobRecord]] = {index: [] for index in range(CELLS)}
+    found = {index: [] for index in range(CELLS)}
     for job in sorted(jobs, key=lambda job: job.submitted_at):
         found[ledger[job.name]].append(job)
     return dict(found)
 
 
-def _ledger(scene: Scene) -> dict[str, int]:
+def _ledger(scene):
     """Return the map index of each job."""
     query = "SELECT name, map_index FROM jobs WHERE dag_run_id = :id"
     return dict(map(tuple, scene.site.store_rows(query, id=scene.run.dag_run_id)))
 
 
-def _states(jobs: Sequence[JobRecord]) -> tuple[str, ...]:
+def _states(jobs):
     return tuple(job.state for job in jobs)
 
 
-def _cell(scene: Scene, index: int) -> str:
+def _cell(scene, index):
     """Return a cell's name in Airflow's grid."""
     return str(scene.known_task(SUBMIT, index).rendered_map_index)

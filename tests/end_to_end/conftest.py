@@ -1,16 +1,13 @@
 """A real Airflow for all end-to-end tests of a worker: its first start takes a minute."""
 
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
-from slurm_service import MiniSlurm
 from stand_ins.trainer_python import STAND_IN, add_stand_in
 
-from end_to_end.driving import Airflow, running_airflow
+from end_to_end.driving import running_airflow
 from steptime import settings
 from steptime.mini_slurm.layout import CONNECTION
 from steptime.service import connection_file
@@ -59,7 +56,7 @@ runs:
 
 
 @pytest.fixture(scope="package")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+def airflow(tmp_path_factory):
     """Yield an Airflow with the shipped config and the clusters of the stand-in."""
     home, dags = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("dags")
     (dags / "steptime_dags.py").write_text(DAGS)
@@ -77,7 +74,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         yield running
 
 
-def share_environments(home: Path) -> None:
+def share_environments(home):
     """Link the trainer's environments of all tests into a state folder, as making one takes minutes."""
     venvs = settings.home() / "venvs"
     venvs.mkdir(parents=True, exist_ok=True)
@@ -85,7 +82,7 @@ def share_environments(home: Path) -> None:
 
 
 @pytest.fixture(scope="package")
-def main_job(airflow: Airflow) -> subprocess.CompletedProcess[str]:
+def main_job(airflow):
     """Run the main job as `make demo` does: 1 and 2 ranks, and a checkpoint saved and loaded."""
     return airflow.steptime(
         "run", "llama3.1", "--gpus", "1,2", "--checkpoint", "--wait", "--format", "json", timeout_s=2400
@@ -93,7 +90,7 @@ def main_job(airflow: Airflow) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniSlurm]:
+def slurm(airflow, mini_slurm, monkeypatch):
     """Yield the mini Slurm, with the connection in Airflow that `steptime slurm up` would make."""
     monkeypatch.setenv("STEPTIME_HOME", str(airflow.home))
     work = airflow.home / "mini-slurm-work"

@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -19,13 +18,11 @@ import psutil
 import pytest
 from stand_ins.trainer_python import STAND_IN
 
-from steptime.clusters.base import Job, JobStatus
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.local.state import JobFolder
 from steptime.errors import SystemFailure
 from steptime.service import standalone, standalone_config
-from steptime.service.processes import Service
-from steptime.service.rest import AirflowClient, DagRun, TaskInstance
+from steptime.service.rest import AirflowClient
 
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
@@ -51,80 +48,77 @@ class Airflow:
     password: str
     client: AirflowClient
 
-    def results(self) -> list[dict[str, Any]]:
+    def results(self):
         """Return the valid results in the store."""
         listing = self.steptime("results", "--format", "json")
         assert listing.returncode == 0, listing.stderr
-        rows: list[dict[str, Any]] = json.loads(listing.stdout)["results"]
-        return rows
+        return json.loads(listing.stdout)["results"]
 
-    def steptime(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    def steptime(self, *arguments, timeout_s=600):
         return steptime(self.home, *arguments, timeout_s=timeout_s, STEPTIME_CONFIG_DIR=str(self.config))
 
-    def trigger(self, dag_id: str = "steptime_llama3.1-25.04", **params: Any) -> DagRun:
+    def trigger(self, dag_id="steptime_llama3.1-25.04", **params):
         """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
         return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params}, patience_s=60)
 
-    def trigger_as(self, dag_run_id: str, dag_id: str = "steptime_llama3.1-25.04") -> int:
+    def trigger_as(self, dag_run_id, dag_id="steptime_llama3.1-25.04"):
         """Start a DAG under a given id; return the status of Airflow's answer."""
         body = {"dag_run_id": dag_run_id, "logical_date": None, "conf": {"gpus": "1"}}
         return self.answer("POST", f"/api/v2/dags/{dag_id}/dagRuns", body).status_code
 
-    def task(self, run: DagRun, task_id: str, map_index: int = 0) -> TaskInstance | None:
+    def task(self, run, task_id, map_index=0):
         for task in self.client.task_instances(run.dag_id, run.dag_run_id):
             if task.task_id == task_id and task.map_index in (map_index, -1):
                 return task
         return None
 
-    def log_text(self, run: DagRun, task: TaskInstance) -> str:
+    def log_text(self, run, task):
         lines = self.client.log(run.dag_id, run.dag_run_id, task)
         return "\n".join(f"{line.event} {line.error or ''}" for line in lines)
 
-    def ended(self, run: DagRun, deadline_s: float = 600) -> DagRun:
+    def ended(self, run, deadline_s=600):
         """Wait until the DAG run has ended; return it."""
 
-        def look() -> DagRun | None:
+        def look():
             now = self.client.dag_run(run.dag_id, run.dag_run_id)
             return now if now.has_ended else None
 
         return wait_until(f"the end of {run.dag_run_id}", look, deadline_s)
 
-    def params(self, run: DagRun) -> dict[str, Any]:
+    def params(self, run):
         """Return the params with which a DAG run was triggered."""
-        sent: dict[str, Any] = self._send("GET", _path(run))["conf"]
-        return sent
+        return self._send("GET", _path(run))["conf"]
 
-    def asset_event(self, uri: str, dag_id: str, run: DagRun | None = None) -> dict[str, Any]:
+    def asset_event(self, uri, dag_id, run=None):
         """Return the extra of an asset's newest event that a DAG, or one run of it, has emitted."""
         of_run = "" if run is None else f"&source_run_id={quote(run.dag_run_id, safe='')}"
         query = f"source_dag_id={dag_id}{of_run}&order_by=-timestamp&limit=100"
         events = self._send("GET", f"/api/v2/assets/events?{query}")["asset_events"]
-        extra: dict[str, Any] = next(event["extra"] for event in events if event["uri"] == uri)
-        return extra
+        return next(event["extra"] for event in events if event["uri"] == uri)
 
-    def run_after(self, run: DagRun) -> datetime:
+    def run_after(self, run):
         """Return the time from which a DAG run may run; a scheduled one's is equal in every Airflow."""
         return datetime.fromisoformat(self._send("GET", _path(run))["run_after"])
 
-    def mark_failed(self, run: DagRun, task: TaskInstance) -> None:
+    def mark_failed(self, run, task):
         """Mark a task as failed, as the button *Mark as failed* does."""
         tasks = f"{_path(run)}/taskInstances"
         mapped = "" if task.map_index < 0 else f"/{task.map_index}"
         self._send("PATCH", f"{tasks}/{task.task_id}{mapped}", {"new_state": "failed"})
 
-    def mark_run_failed(self, run: DagRun) -> None:
+    def mark_run_failed(self, run):
         """Mark a DAG run as failed, as its button *Mark as failed* does."""
         self._send("PATCH", _path(run), {"state": "failed"})
 
-    def delete(self, run: DagRun) -> None:
+    def delete(self, run):
         """Delete a DAG run, as its button *Delete* does."""
         self._send("DELETE", _path(run))
 
-    def delete_dag(self, run: DagRun) -> None:
+    def delete_dag(self, run):
         """Delete a DAG, as its button *Delete* does, until Airflow reads its file again."""
         self._send("DELETE", f"/api/v2/dags/{run.dag_id}")
 
-    def clear(self, run: DagRun, task: TaskInstance) -> None:
+    def clear(self, run, task):
         """Clear one task and those after it, as the button *Clear* does."""
         task_ids = [task.task_id if task.map_index < 0 else [task.task_id, task.map_index]]
         body = {
@@ -137,35 +131,34 @@ class Airflow:
         }
         self._send("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
 
-    def knows(self, dag_id: str) -> bool:
+    def knows(self, dag_id):
         """Return whether a DAG can be triggered, which is later than when it is listed."""
         return self.answer("GET", f"/api/v2/dags/{dag_id}/details").is_success
 
-    def parse_again(self, dag_id: str) -> None:
+    def parse_again(self, dag_id):
         """Let Airflow parse a DAG's file again, as the button *Reparse Dag* does, and wait for that."""
 
-        def dag() -> dict[str, Any]:
-            told: dict[str, Any] = self._send("GET", f"/api/v2/dags/{dag_id}/details")
-            return told
+        def dag():
+            return self._send("GET", f"/api/v2/dags/{dag_id}/details")
 
         before = dag()
         parsed = before["last_parsed_time"]
         self._send("PUT", f"/api/v2/parseDagFile/{before['file_token']}")
         wait_until(f"{dag_id} to be read again", lambda: dag()["last_parsed_time"] != parsed)
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def _send(self, method, path, body=None):
         answer = self.answer(method, path, body)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
-    def answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+    def answer(self, method, path, body=None):
         """Return Airflow's answer to the logged-in user."""
         with httpx.Client(base_url=self.url, timeout=30) as http:
             login = http.post("/auth/token", json={"username": self.user, "password": self.password})
             token = login.json()["access_token"]
             return http.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
 
-    def worker_of(self, run: DagRun, task: TaskInstance) -> list[psutil.Process]:
+    def worker_of(self, run, task):
         """Return the executor's process that works on a task now, and the processes below it."""
         path = f"{_path(run)}/taskInstances"
         found = self._send("GET", f"{path}/{task.task_id}/{task.map_index}")["id"]
@@ -178,47 +171,47 @@ class Airflow:
         # By age and not by process id: ids start again at some point, and a worker outlives its tasks.
         return sorted(members.values(), key=psutil.Process.create_time)
 
-    def jobs(self) -> dict[str, Job]:
+    def jobs(self):
         """Return all jobs that the stand-in's cluster has ever had, by name."""
         state = self.home / STAND_IN / "clusters" / STAND_IN
         names = [path.parent.name for path in state.glob("jobs/*/job.json")]
         submitted = {name: JobFolder(state, name).submitted() for name in names}
         return {name: record.job for name, record in submitted.items() if record is not None}
 
-    def cancel_jobs(self) -> None:
+    def cancel_jobs(self):
         """End every live job of the stand-in's cluster, and wait for the ends."""
 
         config = LocalConfig(name=STAND_IN, kind="local", gpu_type="cpu", work_dir=str(self.home / STAND_IN))
 
-        async def cancel() -> None:
+        async def cancel():
             async with LocalCluster(config) as cluster:
                 for job in await cluster.live_jobs():
                     await cluster.cancel(job.name)
 
         asyncio.run(cancel())
 
-    def ended_job(self, job_name: str) -> JobStatus | None:
+    def ended_job(self, job_name):
         """Return how a job ended, or None while it lives."""
         return JobFolder(self.home / STAND_IN / "clusters" / STAND_IN, job_name).end()
 
 
 def start_airflow(
-    home: Path,
-    config: Path,
-    dags: Path,
-    announce: Callable[[str], None] = lambda _: None,
-    port: int | None = None,
+    home,
+    config,
+    dags,
+    announce=lambda _: None,
+    port=None,
     *,
-    impatient: bool = True,
-    store_url: str | None = None,
-) -> Service:
+    impatient=True,
+    store_url=None,
+):
     """Start Airflow as `steptime up` does; if `impatient`, it notices dead processes sooner.
 
     Without `store_url` the metrics store is in `home`.
     """
     options = standalone_config._options
 
-    def shorter(root: Path, port: int) -> dict[str, dict[str, str]]:
+    def shorter(root, port):
         usual = options(root, port)
         usual["scheduler"] |= {
             "task_instance_heartbeat_timeout": str(_HEARTBEAT_TIMEOUT_S),
@@ -243,14 +236,14 @@ def start_airflow(
 
 @contextmanager
 def running_airflow(
-    home: Path,
-    config: Path,
-    dags: Path,
-    port: int | None = None,
+    home,
+    config,
+    dags,
+    port=None,
     *,
-    impatient: bool = True,
-    store_url: str | None = None,
-) -> Iterator[Airflow]:
+    impatient=True,
+    store_url=None,
+):
     """Yield an Airflow, started by `start_airflow`; `steptime down` must leave nothing behind at the end."""
     started = start_airflow(home, config, dags, port=port, impatient=impatient, store_url=store_url)
     passwords = json.loads((home / "airflow/passwords.json").read_text())
@@ -265,13 +258,11 @@ def running_airflow(
     assert "Exiting gracefully" in (home / "airflow/service/scheduler.log").read_text()
 
 
-def _path(run: DagRun) -> str:
+def _path(run):
     return f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}"
 
 
-def steptime(
-    home: Path, *arguments: str, timeout_s: float = 600, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def steptime(home, *arguments, timeout_s=600, **environment):
     """Run the command line with its state in `home`."""
     return subprocess.run(
         [CLI, *arguments],
@@ -283,13 +274,13 @@ def steptime(
     )
 
 
-def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 300) -> Found:
+def wait_until(what, look, deadline_s=300):
     """Return the first true answer of `look`; fail the test, naming `what`, after `deadline_s` seconds.
 
     If Airflow cannot answer for the moment, it is asked again.
     """
     end = time.monotonic() + deadline_s
-    failure: SystemFailure | None = None
+    failure = None
     while time.monotonic() < end:
         try:
             if found := look():
@@ -300,14 +291,14 @@ def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 
     pytest.fail(f"{what}: not within {deadline_s:.0f} s; last failure: {failure}")
 
 
-def kill(processes: Iterable[psutil.Process]) -> None:
+def kill(processes):
     """SIGKILL each process that still lives."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
-def assert_nothing_lives(home: Path) -> None:
+def assert_nothing_lives(home):
     """Assert that no process of `home` is left after 30 s."""
     deadline = time.monotonic() + 30
     while (left := [command_of(process) for process in processes_of(home)]) and time.monotonic() < deadline:
@@ -315,7 +306,7 @@ def assert_nothing_lives(home: Path) -> None:
     assert not left, f"left behind after steptime down: {left}"
 
 
-def processes_of(home: Path) -> list[psutil.Process]:
+def processes_of(home):
     """Return every living process that belongs to `home`, whatever its name.
 
     Airflow's name it in their environment or are below one that does (some write their title over their
@@ -332,7 +323,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
     return [process for process in found.values() if command_of(process)]
 
 
-def command_of(process: psutil.Process) -> str:
+def command_of(process):
     """Return a process's command line; empty if it has ended."""
     try:
         return " ".join(process.cmdline())

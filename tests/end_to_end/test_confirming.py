@@ -1,8 +1,6 @@
 """A real Airflow runs a sweep with a slower cell, and then by itself its confirmation runs."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -11,16 +9,13 @@ from stand_ins.trainer_python import STAND_IN
 from stored import publish
 
 from end_to_end.conftest import SLOWER
-from end_to_end.driving import Airflow
 from steptime.store.run_queries import Store
 
 # tests/airflow/sweep has its parts.
 pytestmark = [pytest.mark.end_to_end, pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
 
-def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
-    airflow: Airflow, make_result: Callable[..., Any]
-) -> None:
+def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(airflow, make_result):
     """The times are made up: the trainer is a stand-in, and the history is written into the store."""
     store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
     for week in range(8):
@@ -42,7 +37,7 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     assert len(of_sweep) == 3
     compared = airflow.steptime("results", "compare", "--sweep", SLOWER, "--format", "json")
     assert compared.returncode == 3, "a slowdown is confirmed"
-    found: dict[str, Any] = json.loads(compared.stdout)
+    found = json.loads(compared.stdout)
     (cell,) = found["cells"]
     assert (cell["verdict"], cell["series_state"]) == ("slower", "confirmed")
     assert cell["change_percent"] == pytest.approx(20)

@@ -2,8 +2,6 @@
 
 import pytest
 
-from end_to_end.driving import Airflow
-
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
 CLUSTER = """
@@ -19,7 +17,7 @@ patience_h: 0.001
 """
 
 
-def test_a_task_uses_a_connection_of_airflows_database(airflow: Airflow) -> None:
+def test_a_task_uses_a_connection_of_airflows_database(airflow):
     """Nothing listens on the connection's port, so that the task's error shows which address it used."""
     made = {"connection_id": "away", "conn_type": "ssh", "host": "127.0.0.1", "port": 1, "login": "me"}
     assert airflow.answer("POST", "/api/v2/connections", made).is_success

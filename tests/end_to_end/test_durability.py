@@ -1,15 +1,12 @@
 """Jobs survive when processes of Airflow are killed."""
 
 import re
-from collections.abc import Iterator
 
 import psutil
 import pytest
 from stand_ins.trainer_python import STAND_IN
 
-from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
-from steptime.clusters.base import JobStatus
-from steptime.service.rest import DagRun, TaskInstance
+from end_to_end.driving import command_of, kill, processes_of, wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
@@ -22,17 +19,17 @@ _STEPS_CAME = re.compile(r"steps? \d+(-\d+)? of 0-\d+")
 
 
 @pytest.fixture(autouse=True)
-def _no_job_is_left(airflow: Airflow) -> Iterator[None]:
+def _no_job_is_left(airflow):
     """End the jobs of a failed test, which would keep the cores from later tests."""
     yield
     airflow.cancel_jobs()
 
 
-def new_jobs(airflow: Airflow, before: set[str]) -> set[str]:
+def new_jobs(airflow, before):
     return set(airflow.jobs()) - before
 
 
-def training_of(airflow: Airflow, job_name: str) -> list[psutil.Process]:
+def training_of(airflow, job_name):
     """Return the processes that train for a job, which run in its folder."""
     directory = airflow.jobs()[job_name].directory
     found = []
@@ -45,30 +42,30 @@ def training_of(airflow: Airflow, job_name: str) -> list[psutil.Process]:
     return found
 
 
-def wait_in_state(airflow: Airflow, run: DagRun, *states: str) -> TaskInstance:
-    def look() -> TaskInstance | None:
+def wait_in_state(airflow, run, *states):
+    def look():
         task = airflow.task(run, WAIT)
         return task if task is not None and task.state in states else None
 
     return wait_until(f"{WAIT} {' or '.join(states)}", look)
 
 
-def started_training(airflow: Airflow, before: set[str]) -> str:
+def started_training(airflow, before):
     """Return the name of the one new job, once it trains."""
 
-    def look() -> str | None:
+    def look():
         names = new_jobs(airflow, before)
         return next(iter(names)) if names and training_of(airflow, next(iter(names))) else None
 
     return wait_until("the job's training", look)
 
 
-def state_of(airflow: Airflow, job_name: str) -> str | None:
-    status: JobStatus | None = airflow.ended_job(job_name)
+def state_of(airflow, job_name):
+    status = airflow.ended_job(job_name)
     return None if status is None else status.state
 
 
-def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None:
+def test_a_killed_triggerer_comes_back_to_the_same_job(airflow):
     before = set(airflow.jobs())
     run = airflow.trigger(**OF_SECONDS)
     job_name = started_training(airflow, before)

@@ -1,26 +1,22 @@
 """The main job: from a trigger to measured, validated, published results, as a user's shell sees it."""
 
 import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from end_to_end.driving import Airflow, wait_until
+from end_to_end.driving import wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(3000)]
 
-Rows = dict[tuple[str, int], dict[str, Any]]
-
 
 @pytest.fixture(scope="module")
-def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
+def rows(main_job):
     assert main_job.returncode == 0, main_job.stderr
     return {(row["mode"], row["gpus"]): row for row in json.loads(main_job.stdout)["results"]}
 
 
-def test_every_planned_run_is_published_and_valid(rows: Rows) -> None:
+def test_every_planned_run_is_published_and_valid(rows):
     assert set(rows) == {
         ("performance", 1),
         ("performance", 2),
@@ -36,12 +32,12 @@ def test_every_planned_run_is_published_and_valid(rows: Rows) -> None:
             assert (row["window"], row["steps_in_window"]) == ("10:19", 10)
 
 
-def test_progress_is_told_while_it_runs(main_job: subprocess.CompletedProcess[str]) -> None:
+def test_progress_is_told_while_it_runs(main_job):
     for words in ("following http://127.0.0.1:", "0 of 4 done", "tiny·fp32·", "4 of 4 done"):
         assert words in main_job.stderr
 
 
-def test_the_checkpoint_was_saved_and_loaded(rows: Rows) -> None:
+def test_the_checkpoint_was_saved_and_loaded(rows):
     saved, loaded = rows["checkpoint_save", 2], rows["checkpoint_load", 2]
     assert saved["checkpoint_save_s"] > 0
     assert loaded["checkpoint_load_s"] > 0
@@ -51,7 +47,7 @@ def test_the_checkpoint_was_saved_and_loaded(rows: Rows) -> None:
     assert not list(folder.rglob("*.distcp")), "removed once it was loaded"
 
 
-def test_parse_agrees_with_the_store_to_the_last_digit(airflow: Airflow, rows: Rows) -> None:
+def test_parse_agrees_with_the_store_to_the_last_digit(airflow, rows):
     for row in rows.values():
         parsed = airflow.steptime("parse", row["log_path"], "--format", "json")
         assert parsed.returncode == 0, parsed.stderr
@@ -66,7 +62,7 @@ def test_parse_agrees_with_the_store_to_the_last_digit(airflow: Airflow, rows: R
         assert not differences
 
 
-def test_the_logs_of_its_tasks_have_the_script_and_the_steps(airflow: Airflow, rows: Rows) -> None:
+def test_the_logs_of_its_tasks_have_the_script_and_the_steps(airflow, rows):
     row = rows["performance", 2]
     run = airflow.client.dag_run(row["dag_id"], row["dag_run_id"])
     tasks = [airflow.task(run, f"performance.{name}", row["map_index"]) for name in ("submit", "wait")]
@@ -76,8 +72,8 @@ def test_the_logs_of_its_tasks_have_the_script_and_the_steps(airflow: Airflow, r
         assert words in waited
 
 
-def test_status_is_healthy(airflow: Airflow) -> None:
-    def healthy() -> bool:  # on a busy machine a heartbeat may be late
+def test_status_is_healthy(airflow):
+    def healthy():  # on a busy machine a heartbeat may be late
         status = airflow.steptime("status", "--format", "json")
         return status.returncode == 0 and set(json.loads(status.stdout)["health"].values()) == {"healthy"}
 

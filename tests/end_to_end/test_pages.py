@@ -1,20 +1,17 @@
 """The result tables in the real Airflow UI, with measured results, in headless Chromium after a login."""
 
 import json
-import subprocess
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
-from browser import Watched, count_colours, logged_in
+from browser import count_colours, logged_in
 from mail_server import mail_server
-from playwright.sync_api import FrameLocator, Page, expect
+from playwright.sync_api import expect
 
-from end_to_end.driving import Airflow, wait_until
+from end_to_end.driving import wait_until
 from steptime.airflow_addresses import dag_run_path
 
 pytestmark = [
@@ -24,7 +21,6 @@ pytestmark = [
     pytest.mark.timeout(3000),  # includes the main job if this test needs it first
 ]
 
-Rows = dict[str, dict[str, Any]]
 NAV = "/plugin/step-times/steptime/?view=runs"
 CELLS_BY_JOB = """(rows) => Object.fromEntries(
     rows.map((row) => [row.dataset.job, [...row.cells].map((cell) => cell.innerText)])
@@ -32,41 +28,41 @@ CELLS_BY_JOB = """(rows) => Object.fromEntries(
 
 
 @pytest.fixture(scope="module")
-def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
+def rows(main_job):
     """Return the results of the main job as the command line printed them, by job name."""
     assert main_job.returncode == 0, main_job.stderr
     return {row["job_name"]: row for row in json.loads(main_job.stdout)["results"]}
 
 
 @pytest.fixture(scope="module")
-def session(airflow: Airflow) -> Iterator[Watched]:
+def session(airflow):
     with logged_in(airflow.url, airflow.user, airflow.password) as watched:
         yield watched
 
 
 @pytest.fixture
-def page(session: Watched) -> Iterator[Page]:
+def page(session):
     yield session.page
     assert not session.foreign
     assert not [complaint for complaint in session.complaints if "/steptime/" in complaint]
 
 
-def shown(page: Page) -> FrameLocator:
+def shown(page):
     frame = page.frame_locator("iframe[title='Step times']")
     frame.locator("tbody tr[data-job]").first.wait_for()
     return frame
 
 
-def on_two_ranks(rows: Rows) -> dict[str, Any]:
+def on_two_ranks(rows):
     return next(row for row in rows.values() if (row["mode"], row["gpus"]) == ("performance", 2))
 
 
-def run_address(rows: Rows) -> str:
+def run_address(rows):
     row = next(iter(rows.values()))
     return dag_run_path(row["dag_id"], row["dag_run_id"])
 
 
-def test_anonymous_requests_get_401_on_every_route(airflow: Airflow, rows: Rows) -> None:
+def test_anonymous_requests_get_401_on_every_route(airflow, rows):
     static = Path(str(resources.files("steptime.pages"))) / "static"
     files = [path.relative_to(static).as_posix() for path in static.rglob("*") if path.is_file()]
     assert "main.js" in files
@@ -85,7 +81,7 @@ def test_anonymous_requests_get_401_on_every_route(airflow: Airflow, rows: Rows)
                 assert not any(job in response.text for job in rows)
 
 
-def test_the_table_in_the_navigation_has_the_measured_numbers(page: Page, rows: Rows) -> None:
+def test_the_table_in_the_navigation_has_the_measured_numbers(page, rows):
     page.goto("/")
     page.get_by_role("link", name="Step times").click()
     page.frame_locator("iframe[title='Step times']").get_by_role("link", name="Runs").click()
@@ -103,7 +99,7 @@ def test_the_table_in_the_navigation_has_the_measured_numbers(page: Page, rows: 
                 assert float(text.replace(",", "")) == pytest.approx(row[key], abs=0.51 * unit_of_last_place)
 
 
-def test_the_tab_of_a_dag_run_has_its_runs_and_draws_them(page: Page, rows: Rows) -> None:
+def test_the_tab_of_a_dag_run_has_its_runs_and_draws_them(page, rows):
     page.goto(run_address(rows))
     # By its address: the page in the navigation has the same name and may appear before the tab.
     page.locator("a[href*='step-times-of-run']").click()
@@ -113,7 +109,7 @@ def test_the_tab_of_a_dag_run_has_its_runs_and_draws_them(page: Page, rows: Rows
     assert count_colours(frame.locator("#step-time-0")) > 10, "it is blank"
 
 
-def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page: Page, rows: Rows) -> None:
+def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page, rows):
     job = on_two_ranks(rows)["job_name"]
     page.goto(NAV)
     frame = shown(page)
@@ -127,7 +123,7 @@ def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page: Page, rows: R
     expect(dialog).to_be_hidden()
 
 
-def test_a_log_link_leads_to_the_log_of_the_training(page: Page, rows: Rows) -> None:
+def test_a_log_link_leads_to_the_log_of_the_training(page, rows):
     row = on_two_ranks(rows)
     page.goto(f"{run_address(rows)}/plugin/step-times-of-run")
     shown(page).locator(f"tr[data-job='{row['job_name']}']").get_by_role("link", name="Log").click()
@@ -138,7 +134,7 @@ def test_a_log_link_leads_to_the_log_of_the_training(page: Page, rows: Rows) -> 
     shown(page)
 
 
-def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page) -> None:
+def test_the_trigger_form_sends_what_was_filled_in(airflow, page):
     page.goto("/dags/steptime_llama3.1-25.04/runs")
     page.get_by_role("button", name="Trigger").first.click()
     form = page.get_by_role("dialog").filter(has_text="Trigger Dag - steptime_llama3.1-25.04")
@@ -170,7 +166,7 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     assert sent["dtype"] is None, "left alone"
 
 
-def test_this_week_is_sent_by_mail(page: Page, airflow: Airflow, rows: Rows) -> None:
+def test_this_week_is_sent_by_mail(page, airflow, rows):
     """The button appears once there is a connection; the mail has the page as a file with its data."""
     week = "/plugin/step-times/steptime/"
     page.goto(week)

@@ -9,20 +9,16 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import yaml
-from slurm_service import MiniSlurm
 
 from end_to_end.conftest import share_environments
-from end_to_end.driving import Airflow, running_airflow
+from end_to_end.driving import running_airflow
 from steptime import settings
 from steptime.mini_slurm import processes
 from steptime.recipes.node_lists import expand_nodes
 from steptime.service import connection_file
-from steptime.service.rest import DagRun
 
 pytestmark = [
     *(pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.slurm, pytest.mark.exhaustive),
@@ -55,13 +51,13 @@ LONGEST_S = 3600
 
 
 @pytest.fixture
-def news(tmp_path: Path) -> Path:
+def news(tmp_path):
     """Return the file to which a notifier writes what it receives, a line of JSON for each event."""
     return tmp_path / "news.jsonl"
 
 
 @pytest.fixture
-def config(tmp_path: Path, news: Path) -> Path:
+def config(tmp_path, news):
     """Return the shipped config, with a limit on the mini Slurm's GPUs and a notifier."""
     shutil.copytree(settings.shipped("config"), config := tmp_path / "config")
     cluster = config / "clusters/mini-slurm.yaml"
@@ -76,10 +72,10 @@ def config(tmp_path: Path, news: Path) -> Path:
 
 
 @pytest.fixture
-def weekly(config: Path) -> Callable[..., None]:
+def weekly(config):
     """Return a function that writes the sweep."""
 
-    def write(environment: dict[str, str], *, repeats: int) -> None:
+    def write(environment, *, repeats):
         cell = {"workload": "llama3.1", "gpus": 1, "max_steps": 30, "window": "10:29"}
         sweep = {
             **{"name": SWEEP, "cluster": "mini-slurm", "repeats": repeats, "gpu_hours_max": 20},
@@ -92,9 +88,7 @@ def weekly(config: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def watched(
-    tmp_path: Path, config: Path, weekly: Callable[..., None], mini_slurm: MiniSlurm
-) -> Iterator[Airflow]:
+def watched(tmp_path, config, weekly, mini_slurm):
     """Yield an Airflow of the test's own, with the mini Slurm's connection and the notifier."""
     home = tmp_path / "home"
     (home / "mini-slurm-work").mkdir(parents=True)
@@ -113,7 +107,7 @@ def watched(
 
 
 @pytest.fixture
-def alone(mini_slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
+def alone(mini_slurm):
     """Yield a function that leaves the mini Slurm only these nodes; their jobs get one core to themselves.
 
     A real node is its job's alone. These are processes of one machine, beside Airflow and others: the same
@@ -121,7 +115,7 @@ def alone(mini_slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
     """
     command = mini_slurm.command
 
-    def leave(nodes: str) -> None:
+    def leave(nodes):
         command("scontrol", "update", "nodename=node[1-8]", "state=drain", "reason=others wait")
         command("scontrol", "update", f"nodename={nodes}", "state=resume")
 
@@ -135,12 +129,12 @@ def alone(mini_slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
 
 
 def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
-    watched: Airflow,
-    weekly: Callable[..., None],
-    alone: Callable[[str], None],
-    mini_slurm: MiniSlurm,
-    news: Path,
-) -> None:
+    watched,
+    weekly,
+    alone,
+    mini_slurm,
+    news,
+):
     began = time.time()
     alone(HISTORY_NODE)
     for _ in range(2):
@@ -190,6 +184,6 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     assert f"({cell['confirmation_on']}); changed then: " in told["incident confirmed"]
 
 
-def ran(airflow: Airflow) -> DagRun:
+def ran(airflow):
     """Run the sweep to its end."""
     return airflow.ended(airflow.client.trigger("steptime_sweep", {"sweep": SWEEP}, patience_s=60), LONGEST_S)

@@ -6,19 +6,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from slurm_service import MiniSlurm
 from stand_ins.trainer_python import STAND_IN_ON_SLURM
 
-from end_to_end.driving import Airflow, wait_until
+from end_to_end.driving import wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.trainer
 @pytest.mark.exhaustive  # the mixture below takes the same path, and test_bridge.py trains with this backend
-def test_megatron_bridge_saves_a_checkpoint_loads_it_and_its_runs_are_published(
-    airflow: Airflow, slurm: MiniSlurm
-) -> None:
+def test_megatron_bridge_saves_a_checkpoint_loads_it_and_its_runs_are_published(airflow, slurm):
     what = ["bridge-llama", "--cluster", "mini-slurm", "--gpus", "2", "--checkpoint"]
     done = airflow.steptime("run", *what, "--wait", "--format", "json", timeout_s=1800)
     assert done.returncode == 0, done.stderr
@@ -34,9 +31,7 @@ def test_megatron_bridge_saves_a_checkpoint_loads_it_and_its_runs_are_published(
     assert {row["job_name"] for row in rows.values()} <= published
 
 
-def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
-    airflow: Airflow, slurm: MiniSlurm
-) -> None:
+def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(airflow, slurm):
     """The mixture is measured, saved and loaded with its experts over two ranks, and its page shows that."""
     what = ["grok1", "--cluster", STAND_IN_ON_SLURM, "--gpus", "2", "--checkpoint", "--max-steps", "12"]
     done = airflow.steptime("run", *what, "--window", "2:11", "--wait", "--format", "json", timeout_s=1800)
@@ -62,7 +57,7 @@ def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
     fields = ["JobName", "State", "Start", "End", "ReqTRES", "WorkDir"]
     asked = ["--allocations", "--duplicates", "--noheader", "--parsable2", "--starttime=now-1hours"]
 
-    def accounted() -> list[dict[str, str]] | None:
+    def accounted():
         """Return our jobs in Slurm's accounting, or None until it has the end of each."""
         sacct = slurm.ssh("env", "SLURM_TIME_FORMAT=%s", "sacct", *asked, f"--format={','.join(fields)}")
         jobs = [dict(zip(fields, line.split("|"), strict=True)) for line in sacct.splitlines()]

@@ -1,13 +1,9 @@
 """A sweep in a real Airflow: it is stopped half way, and one of its cells is run again."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from end_to_end.conftest import CELLS, SLOW_CELLS
-from end_to_end.driving import Airflow, wait_until
-from steptime.service.rest import DagRun
+from end_to_end.driving import wait_until
 from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
@@ -16,32 +12,32 @@ OF_A_CELL = ("submit", "wait", "end", "parse", "validate", "publish")
 
 
 @pytest.fixture(autouse=True)
-def _no_job_is_left(airflow: Airflow) -> Iterator[None]:
+def _no_job_is_left(airflow):
     yield
     airflow.cancel_jobs()
 
 
-def start(airflow: Airflow, sweep: str) -> DagRun:
+def start(airflow, sweep):
     return airflow.client.trigger("steptime_sweep", {"sweep": sweep}, patience_s=60)
 
 
-def rows_of(airflow: Airflow, sweep: DagRun) -> list[dict[str, Any]]:
+def rows_of(airflow, sweep):
     store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
     return store.list_runs(sweep.dag_id, sweep.dag_run_id)
 
 
-def states(airflow: Airflow, sweep: DagRun) -> dict[tuple[str, int], tuple[str | None, int]]:
+def states(airflow, sweep):
     """Return the state of each task and its number of tries."""
     tasks = airflow.client.task_instances(sweep.dag_id, sweep.dag_run_id)
     return {(task.task_id, task.map_index): (task.state, task.try_number) for task in tasks}
 
 
-def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow: Airflow) -> None:
+def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow):
     """The cluster runs one job at a time: when the first is published, the others train or wait."""
     before = set(airflow.jobs())
     sweep = start(airflow, SLOW_CELLS)
 
-    def is_half_way() -> bool:
+    def is_half_way():
         jobs = set(airflow.jobs()) - before
         return len(jobs) == 3 and bool(rows_of(airflow, sweep))
 
@@ -59,7 +55,7 @@ def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow: 
     assert states(airflow, sweep)["report", -1][0] == "failed"
 
 
-def run_again_from_page(airflow: Airflow, sweep: DagRun, index: int) -> None:
+def run_again_from_page(airflow, sweep, index):
     from browser import logged_in
     from playwright.sync_api import expect
 
@@ -74,7 +70,7 @@ def run_again_from_page(airflow: Airflow, sweep: DagRun, index: int) -> None:
 
 @pytest.mark.browser
 @pytest.mark.exhaustive
-def test_one_cell_runs_again_from_its_page_and_no_other(airflow: Airflow) -> None:
+def test_one_cell_runs_again_from_its_page_and_no_other(airflow):
     before = set(airflow.jobs())
     sweep = airflow.ended(start(airflow, CELLS))
     assert sweep.state == "success"

@@ -3,15 +3,12 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from slurm_service import MiniSlurm
 from stand_ins.trainer_python import STAND_IN, STAND_IN_ON_SLURM
 
-from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
-from steptime.service.rest import DagRun
+from end_to_end.driving import command_of, kill, processes_of, wait_until
 from steptime.store.run_queries import Store
 from steptime.store.run_records import parse_record
 
@@ -20,7 +17,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 ENDS_WITHIN_S = 1500
 
 
-def write(airflow: Airflow, name: str, variants: dict[str, dict[str, str]], **fields: Any) -> None:
+def write(airflow, name, variants, **fields):
     """Write a trial of the stand-in trainer, whose variants differ in their environment."""
     content = {
         "name": name,
@@ -37,38 +34,37 @@ def write(airflow: Airflow, name: str, variants: dict[str, dict[str, str]], **fi
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
 
-def store_of(airflow: Airflow) -> Store:
+def store_of(airflow):
     return Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
 
 
-def rows_of(airflow: Airflow, trial: str) -> list[dict[str, Any]]:
+def rows_of(airflow, trial):
     return store_of(airflow).results(trial=trial, include_rejected=True)
 
 
-def start(airflow: Airflow, name: str) -> DagRun:
+def start(airflow, name):
     return airflow.client.trigger("steptime_trial", {"trial": name}, patience_s=60)
 
 
-def jobs_of(airflow: Airflow, trial: str) -> Counter[tuple[str, int]]:
+def jobs_of(airflow, trial):
     """Return how many jobs each variant had in each round."""
     return Counter((row["variant"], row["repeat"]) for row in rows_of(airflow, trial))
 
 
-def answer(airflow: Airflow, trial: str) -> dict[str, Any]:
+def answer(airflow, trial):
     shown = airflow.steptime("trial", "show", trial, "--format", "json")
     assert shown.returncode == 0, shown.stderr
-    told: dict[str, Any] = json.loads(shown.stdout)
-    return told
+    return json.loads(shown.stdout)
 
 
-def report_of(airflow: Airflow, run: DagRun) -> str:
+def report_of(airflow, run):
     task = airflow.task(run, "report")
     assert task is not None
     return airflow.log_text(run, task)
 
 
 @pytest.mark.exhaustive
-def test_a_trial_runs_until_the_slow_variant_and_the_broken_one_have_left(airflow: Airflow) -> None:
+def test_a_trial_runs_until_the_slow_variant_and_the_broken_one_have_left(airflow):
     broken = {"STAND_IN": "out_of_memory"}
     write(airflow, "race", {"default": {}, "slow": {"STAND_IN_PRINTED_S": "0.6"}, "broken": broken})
     started = airflow.steptime("trial", "run", "race")
@@ -98,7 +94,7 @@ def test_a_trial_runs_until_the_slow_variant_and_the_broken_one_have_left(airflo
 
 
 @pytest.mark.exhaustive
-def test_a_trial_ends_when_one_variant_can_run_and_no_other(airflow: Airflow) -> None:
+def test_a_trial_ends_when_one_variant_can_run_and_no_other(airflow):
     broken = {"STAND_IN": "out_of_memory"}
     write(airflow, "one-left", {"default": {}, "broken": broken}, rounds_max=2)
     run = airflow.ended(start(airflow, "one-left"), ENDS_WITHIN_S)
@@ -112,7 +108,7 @@ def test_a_trial_ends_when_one_variant_can_run_and_no_other(airflow: Airflow) ->
 
 
 @pytest.mark.exhaustive
-def test_two_equal_variants_end_as_within(airflow: Airflow) -> None:
+def test_two_equal_variants_end_as_within(airflow):
     write(airflow, "equal", {"a": {}, "b": {}})
     run = airflow.ended(start(airflow, "equal"), ENDS_WITHIN_S)
     told = answer(airflow, "equal")
@@ -121,7 +117,7 @@ def test_two_equal_variants_end_as_within(airflow: Airflow) -> None:
     assert "`a` and `b` are within" in told["answer"] or "`b` and `a` are within" in told["answer"]
 
 
-def test_cancelling_a_trial_ends_its_job_and_starts_no_other(airflow: Airflow) -> None:
+def test_cancelling_a_trial_ends_its_job_and_starts_no_other(airflow):
     endless = {"STAND_IN": "hang"}
     write(airflow, "stopped", {"a": endless, "b": endless})
     before = set(airflow.jobs())
@@ -137,8 +133,8 @@ def test_cancelling_a_trial_ends_its_job_and_starts_no_other(airflow: Airflow) -
 
 @pytest.mark.exhaustive
 def test_with_triggerer_scheduler_and_worker_killed_each_variant_has_one_job_in_each_round(
-    airflow: Airflow,
-) -> None:
+    airflow,
+):
     """The scheduler's death takes the workers with it."""
     slow = {"STAND_IN_STEP_S": "1"}
     write(airflow, "killed", {"a": slow, "b": slow}, rounds_max=2)
@@ -158,7 +154,7 @@ def test_with_triggerer_scheduler_and_worker_killed_each_variant_has_one_job_in_
 
 @pytest.mark.slurm
 @pytest.mark.exhaustive
-def test_on_slurm_the_variants_of_a_round_run_on_the_same_nodes(airflow: Airflow, slurm: MiniSlurm) -> None:
+def test_on_slurm_the_variants_of_a_round_run_on_the_same_nodes(airflow, slurm):
     write(airflow, "on-slurm", {"a": {}, "b": {}}, cluster=STAND_IN_ON_SLURM, rounds_max=2)
     assert "one after the other on the same nodes" in airflow.steptime("trial", "plan", "on-slurm").stdout
     assert airflow.ended(start(airflow, "on-slurm"), ENDS_WITHIN_S).state == "success"

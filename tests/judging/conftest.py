@@ -1,11 +1,9 @@
-from pathlib import Path
-
 import pytest
 
 from steptime.store.run_queries import Store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path):
     """Return an empty store."""
     return Store(f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")

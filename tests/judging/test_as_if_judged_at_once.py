@@ -1,9 +1,7 @@
 """Judgements stored run by run equal those of judging the whole store at once, in any order of runs."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy
@@ -15,10 +13,8 @@ from steptime.judging.judgements import accept, judge_all
 from steptime.store import efficiency
 from steptime.store.columns import COMPUTED
 from steptime.store.database import read_connection
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
 
 BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
 DAY_S = 86_400.0
@@ -36,8 +32,8 @@ SEARCHED = 26
 )
 @pytest.mark.slow
 def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
-    store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, seed: int, occurring: set[str]
-) -> None:
+    store, make_result, monkeypatch, seed, occurring
+):
     """Runs end in any order, are read anew, are withdrawn, and come back; levels are accepted."""
     monkeypatch.setattr(drift, "LONGEST_RUNS", SEARCHED)
     monkeypatch.setattr(efficiency, "EARLIER_S", 3 * DAY_S)
@@ -59,21 +55,21 @@ def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
 class Walk:
     """Runs on 1, 2 and 4 GPUs, which random changes publish, reject, read anew and accept."""
 
-    def __init__(self, make_result: MakeResult, dice: random.Random) -> None:
+    def __init__(self, make_result, dice):
         self.make_result, self.dice = make_result, dice
         self.numbers = sorted(range(CHANGES), key=lambda number: -number + dice.choice([0, 0, 0, 9]))
-        self.published: list[int] = []
+        self.published = []
         self.levels = self._levels()
 
-    def _levels(self) -> list[float]:
+    def _levels(self):
         """Return long and short spells of levels, each run with noise."""
-        levels: list[float] = []
+        levels = []
         while len(levels) < CHANGES:
             usual = 1 + 0.012 * (len(levels) // 12)
             levels += [usual] * 8 + [usual * self.dice.choice([1.06, 0.93])] * self.dice.choice([1, 3, 9])
         return [level * self.dice.gauss(1, 0.002) for level in levels]
 
-    def change(self, store: Store) -> None:
+    def change(self, store):
         what = self.dice.random()
         if what < 0.75 or len(self.published) < 8:
             number = self.numbers.pop()
@@ -87,7 +83,7 @@ class Walk:
             judged = [row["job_name"] for row in store.results(gpus=2) if row["step_time_mean_s"]]
             accept(store, self.dice.choice(judged), note="meant", accepted_by="somebody", now=1e9)
 
-    def result(self, number: int, *, again: int = 0, **options: Any) -> Result:
+    def result(self, number, *, again=0, **options):
         """Return the run of that number; with `again` it was read anew, with another step time and day."""
         name, scale = f"run-{number:02}", number % 8
         at = 1e9 + (number + again) // 2 * DAY_S  # two at a time
@@ -105,7 +101,7 @@ class Walk:
         )
 
 
-def stored(url: str) -> dict[str, dict[Any, dict[str, Any]]]:
+def stored(url):
     """Return all judgements of a store, and how its runs scale."""
     scales = ", ".join(COMPUTED)
     with read_connection(url) as connection:
@@ -117,7 +113,7 @@ def stored(url: str) -> dict[str, dict[Any, dict[str, Any]]]:
     }
 
 
-def judged_at_once(store: Store, number: int) -> dict[str, dict[Any, dict[str, Any]]]:
+def judged_at_once(store, number):
     """Return the same for a copy of the store after all of its runs were judged anew."""
     path = Path(store.url.removeprefix("sqlite:///")).with_name(f"copy-{number}.db")
     with read_connection(store.url) as connection:

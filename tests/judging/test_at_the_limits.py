@@ -2,7 +2,6 @@
 
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,12 +16,12 @@ from steptime.judging.verdicts import decide_verdict
 USUAL = Baseline((1.0, 1.01, 0.99, 1.0, 1.0))
 
 
-def test_a_baseline_of_six_runs_suffices() -> None:
+def test_a_baseline_of_six_runs_suffices():
     found = {runs: Baseline((1.0,) * runs).suffices for runs in range(1, 8)}
     assert [runs for runs, suffices in found.items() if suffices] == [6, 7]
 
 
-def test_a_change_counts_from_the_bound_on_in_both_directions() -> None:
+def test_a_change_counts_from_the_bound_on_in_both_directions():
     bound = USUAL.bound()
     near = bound * 1e-9
     found = [USUAL.direction([1 + sign * (bound + beside)]) for sign in (1, -1) for beside in (-near, near)]
@@ -40,7 +39,7 @@ def test_a_change_counts_from_the_bound_on_in_both_directions() -> None:
         (0.9, 0.1, True),
     ],
 )
-def test_a_run_is_nearer_to_one_of_two_levels(run: float, change: float, nearer: bool) -> None:
+def test_a_run_is_nearer_to_one_of_two_levels(run, change, nearer):
     assert USUAL.is_nearer(run, change) is nearer
     assert USUAL.is_over(change, [9.0, run, run]) is nearer
     assert not USUAL.is_over(change, [run])
@@ -54,7 +53,7 @@ def test_a_run_is_nearer_to_one_of_two_levels(run: float, change: float, nearer:
         *(("confirmed", 1.0, True), ("dismissed", 0.0, False), ("unchanged", 0.0, False)),
     ],
 )
-def test_a_suspicion_is_told_up_to_the_rate(state: Any, q_value: float, told: bool, direction: Any) -> None:
+def test_a_suspicion_is_told_up_to_the_rate(state, q_value, told, direction):
     of_cell = SeriesState(state=state, direction=direction)
     assert decide_verdict(of_cell, q_value) == (direction if told else "unchanged")
 
@@ -66,9 +65,7 @@ def test_a_suspicion_is_told_up_to_the_rate(state: Any, q_value: float, told: bo
         *(("suspected", "slower", False), ("dismissed", "slower", False)),
     ],
 )
-def test_a_further_step_is_reported_if_it_is_a_confirmed_slowdown(
-    state: Any, direction: Any, is_reported: bool
-) -> None:
+def test_a_further_step_is_reported_if_it_is_a_confirmed_slowdown(state, direction, is_reported):
     further = SeriesState(state=state, direction=direction)
     whole = SeriesState(state="confirmed", direction="slower", level=further)
     assert whole.newest_step is (further if is_reported else whole)
@@ -81,7 +78,7 @@ def test_a_further_step_is_reported_if_it_is_a_confirmed_slowdown(
         *(("confirmed", "slower", False), ("unchanged", None, False)),
     ],
 )
-def test_a_further_suspicion_is_one_of_a_slowdown(state: Any, direction: Any, found: bool) -> None:
+def test_a_further_suspicion_is_one_of_a_slowdown(state, direction, found):
     further = SeriesState(state=state, direction=direction)
     whole = SeriesState(state="confirmed", direction="slower", level=further)
     assert whole.suspicion is (further if found else None)
@@ -90,7 +87,7 @@ def test_a_further_suspicion_is_one_of_a_slowdown(state: Any, direction: Any, fo
     )
 
 
-def finding(*changes: str, nearby: tuple[str, ...] = (), state: str = "confirmed") -> Any:
+def finding(*changes, nearby=(), state="confirmed"):
     return SimpleNamespace(
         series_state=SimpleNamespace(state=state),
         judgement=SimpleNamespace(changes=changes),
@@ -114,7 +111,7 @@ IMAGE, NCCL = "image a → b", "nccl 2.26 → 2.27"
         (finding(IMAGE), finding(NCCL, state="suspected"), True),
     ],
 )
-def test_two_cells_may_share_a_cause_whichever_is_first(one: Any, other: Any, may: bool) -> None:
+def test_two_cells_may_share_a_cause_whichever_is_first(one, other, may):
     assert incident_updates._may_share_a_cause(one, other) is may
     assert incident_updates._may_share_a_cause(other, one) is may
 
@@ -130,7 +127,7 @@ def test_two_cells_may_share_a_cause_whichever_is_first(one: Any, other: Any, ma
     ],
 )
 @pytest.mark.parametrize(("attempts", "head"), [(1, "failed: "), (2, "failed 2 times, the newest: ")])
-def test_for_how_many_weeks_a_cell_fails(weeks: int, tail: str, attempts: int, head: str) -> None:
+def test_for_how_many_weeks_a_cell_fails(weeks, tail, attempts, head):
     cell = MissingCell(SimpleNamespace(), "no disk", attempts, None, None, weeks)  # type: ignore[arg-type]
     assert cell.sentence == f"{head}no disk{tail}"
 
@@ -145,16 +142,14 @@ def test_for_how_many_weeks_a_cell_fails(weeks: int, tail: str, attempts: int, h
         ((3000, 0, 1000), 2501, True),
     ],
 )
-def test_a_sweep_is_overdue_a_quarter_after_its_longest_interval(
-    starts: tuple[float, ...], after_s: float, overdue: bool
-) -> None:
+def test_a_sweep_is_overdue_a_quarter_after_its_longest_interval(starts, after_s, overdue):
     rows = [{"dag_id": "d", "dag_run_id": str(at), "submitted_at": float(at)} for at in starts]
     rows += [row | {"submitted_at": row["submitted_at"] + 500} for row in rows]
     assert missing_cells._is_overdue(rows, max(starts) + after_s) is overdue
 
 
-def test_a_series_alternates_between_levels_from_twelve_runs_and_four_alternations_on() -> None:
-    def alternating(runs: int, high: float, every: int = 1) -> list[float]:
+def test_a_series_alternates_between_levels_from_twelve_runs_and_four_alternations_on():
+    def alternating(runs, high, every=1):
         return [high if (run // every) % 2 else 1.0 for run in range(runs)]
 
     assert two_levels(alternating(12, 1.1)) == (1.0, 1.1)
@@ -164,7 +159,7 @@ def test_a_series_alternates_between_levels_from_twelve_runs_and_four_alternatio
     assert two_levels([*[1.0] * 3, *[1.1] * 3, *[1.0] * 3, *[1.1] * 3, *[1.0] * 3]) == (1.0, 1.1)
 
 
-def test_a_node_is_not_taken_for_another_whose_name_begins_alike() -> None:
+def test_a_node_is_not_taken_for_another_whose_name_begins_alike():
     sentence = {"node1": "Node node1 is slow.", "node12": "Node node12 is slow."}
     found = NodePairs(
         **{"sweep": "s", "cluster": "c", "submitted_at": 1.7e9, "pairs": (), "missing": ("node2",)},
@@ -182,8 +177,8 @@ def test_a_node_is_not_taken_for_another_whose_name_begins_alike() -> None:
     assert found.evidence(["node3", "node11"]).endswith(": Link node3 - node11 is slow.")
 
 
-def test_a_node_of_three_pairs_is_named_above_five_percent() -> None:
-    def times(slower: float, nodes: int = 4) -> dict[frozenset[str], float]:
+def test_a_node_of_three_pairs_is_named_above_five_percent():
+    def times(slower, nodes=4):
         pairs = [(one, other) for one in range(nodes) for other in range(one)]
         return {
             frozenset((f"n{one}", f"n{other}")): slower if one == nodes - 1 else 1.0 for one, other in pairs
@@ -212,7 +207,7 @@ def test_a_node_of_three_pairs_is_named_above_five_percent() -> None:
         *((60.0, "60 s ahead of"), (-60.0, "60 s behind"), (60.1, None), (-60.1, None)),
     ],
 )
-def test_clocks_may_differ_by_the_limit_both_ways(apart_s: float, says: str | None) -> None:
+def test_clocks_may_differ_by_the_limit_both_ways(apart_s, says):
     if says is None:
         way = "ahead of" if apart_s > 0 else "behind"
         with pytest.raises(CheckFailedError, match=f"clock is 60 s {way} this machine's"):
@@ -221,7 +216,7 @@ def test_clocks_may_differ_by_the_limit_both_ways(apart_s: float, says: str | No
         assert clock_difference(1e6 + apart_s, 1e6, at_most_s=60).startswith(says)
 
 
-def test_the_interval_of_a_mean_is_symmetric() -> None:
+def test_the_interval_of_a_mean_is_symmetric():
     low, high = USUAL.interval(0.9)
     assert (low + high) / 2 == pytest.approx(1.0)
     assert (high - low) / 2 == pytest.approx(2.1318 * USUAL.deviation / math.sqrt(5), rel=1e-4)

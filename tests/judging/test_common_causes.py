@@ -1,15 +1,12 @@
 """Causes of several cells that move: a bad node and a common change are named, and otherwise no cause."""
 
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from steptime.durations import WEEK_S
 from steptime.judging import common_causes
-from steptime.judging.common_causes import CommonCause
 from steptime.judging.common_properties import common_property
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.node_effects import as_evidence, node_runs
@@ -32,18 +29,18 @@ USUAL = tuple(1 + 0.01 * (-1) ** number for number in range(BASELINE_RUNS))
 
 
 def judged(
-    seconds: float,
-    nodes: Sequence[str] = (),
+    seconds,
+    nodes=(),
     *,
-    job: str = "job",
-    at: float = 1e9,
-    before: SeriesState | None = None,
-    changes: tuple[str, ...] = (),
-    since: float | None = None,
-    nearby: tuple[str, ...] = (),
-    confirmations: Sequence[str] | None = None,
-    stragglers: str | None = None,
-) -> Judgement:
+    job="job",
+    at=1e9,
+    before=None,
+    changes=(),
+    since=None,
+    nearby=(),
+    confirmations=None,
+    stragglers=None,
+):
     """Return a judgement of a run after a usual history or after `before`, confirmed on these nodes."""
     row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at, "stragglers": stragglers}
     series_state = judge(before or SeriesState("unchanged", baseline=Baseline(USUAL)), seconds)
@@ -56,7 +53,7 @@ def judged(
     return Judgement(SeriesRun(row, seconds, ""), series_state, changes, None, placement, onset)
 
 
-def cells(*runs: Judgement | list[Judgement]) -> dict[Series, list[Judgement]]:
+def cells(*runs):
     """Return a cell for each run or list of runs."""
     return {
         Series.from_row(SERIES.key | {"size": f"{number}b"}): run if isinstance(run, list) else [run]
@@ -64,7 +61,7 @@ def cells(*runs: Judgement | list[Judgement]) -> dict[Series, list[Judgement]]:
     }
 
 
-def test_the_size_of_a_confirmed_change_is_that_of_the_runs_after_its_first() -> None:
+def test_the_size_of_a_confirmed_change_is_that_of_the_runs_after_its_first():
     """The run that raised the suspicion is chosen for being slow, so it does not count."""
     state = judge(SeriesState("unchanged", baseline=Baseline(USUAL)), 1.5)
     for seconds in (1.1, 1.2):
@@ -74,7 +71,7 @@ def test_the_size_of_a_confirmed_change_is_that_of_the_runs_after_its_first() ->
     assert judgement.level_change == pytest.approx(1.15 / state.against.mean - 1)
 
 
-def test_a_property_of_which_half_of_the_cells_moved_is_a_common_one() -> None:
+def test_a_property_of_which_half_of_the_cells_moved_is_a_common_one():
     alike = [Series.from_row(SERIES.key | {"size": "8b", "gpus": 8 << number}) for number in range(5)]
     others = [Series.from_row(SERIES.key | {"size": f"{number}b"}) for number in range(70, 90)]
     moved = [alike[0], alike[3]]  # so that no range of GPU counts has these two alone
@@ -85,24 +82,22 @@ def test_a_property_of_which_half_of_the_cells_moved_is_a_common_one() -> None:
     assert common_property(alike[0], moved, [*alike, *others]) is None, "2 of 5"
 
 
-def without(_job: str, _change: str) -> bool:
+def without(_job, _change):
     """Return False: no other cell has the change."""
     return False
 
 
-def causes(
-    judged: dict[Series, list[Judgement]], has_changed: Callable[[str, str], bool]
-) -> tuple[CommonCause, ...]:
+def causes(judged, has_changed):
     """Return the common causes, with these runs as the evidence on nodes."""
     runs = [run for series, some in judged.items() for run in node_runs(series, as_evidence(some[::-1]))]
     return common_causes.causes(judged, has_changed, runs)
 
 
-def names(found: Sequence[CommonCause]) -> list[tuple[str, int]]:
+def names(found):
     return [(cause.name, len(cause.cells)) for cause in found]
 
 
-def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
+def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes():
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
     moved = []
     for number in range(3):
@@ -113,7 +108,7 @@ def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
     assert names(causes(cells(*usual, *moved), without)) == [("node bad", 3)], "for a week, of three cells"
 
 
-def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_is_that_nodes() -> None:
+def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_is_that_nodes():
     """The cell takes most of the cluster, so only one of its two confirmation runs missed the node."""
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
     slow = [judged(1.08, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(3)]
@@ -126,7 +121,7 @@ def test_a_cell_that_large_runs_confirmed_though_one_without_the_node_was_fast_i
     assert names(causes(cells(*usual, *slow, [third, second, first]), without)) == [("node bad", 4)]
 
 
-def test_the_sentence_of_a_node_has_what_its_ranks_and_gpus_did() -> None:
+def test_the_sentence_of_a_node_has_what_its_ranks_and_gpus_did():
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
     own = "ranks 6.1 % slower than the others (4.6 to 7.6 %), clocks down to 1,410 MHz since 06:12 UTC"
     told = f"rank 3 on n1 9.0 % slower than the others (8.0 to 10.0 %); node bad: {own}"
@@ -138,14 +133,14 @@ def test_the_sentence_of_a_node_has_what_its_ranks_and_gpus_did() -> None:
     assert cause.sentence.endswith(f"; in one of its runs: {own}")
 
 
-def test_one_cell_that_is_slow_again_and_again_is_not_its_node() -> None:
+def test_one_cell_that_is_slow_again_and_again_is_not_its_node():
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(30)]
     slow = [judged(1.08, ["same"], job=f"slow-{number}") for number in range(6)]
 
     assert causes(cells(*usual, slow), without) == ()
 
 
-def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apart() -> None:
+def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apart():
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(40)]
     pair = [judged(1.08, ["b", "a"], job=f"pair-{number}") for number in range(5)]
     other = [judged(1.08, ["c", f"n{number}"], job=f"other-{number}") for number in range(5)]
@@ -153,14 +148,14 @@ def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apar
     assert sorted(names(causes(cells(*usual, *pair, *other), without))) == [("node c", 5), ("nodes a, b", 5)]
 
 
-def test_a_cell_that_seems_to_drift_at_the_change_of_all_others_moved_with_them() -> None:
+def test_a_cell_that_seems_to_drift_at_the_change_of_all_others_moved_with_them():
     change = "driver 570 → 580"
     moved = [
         judged(1.08, job=f"moved-{number}", changes=(change,), confirmations=["a", "b"])
         for number in range(6)
     ]
 
-    def found(latest: float) -> list[tuple[str, int]]:
+    def found(latest):
         drifting = judged(1.08, job="drifting", confirmations=["a", "b"])
         onset = Onset("drifting", latest - 2 * WEEK_S, latest - 3 * WEEK_S, latest, weekly=0.01)
         return names(causes(cells(*moved, replace(drifting, onset=onset)), lambda _job, _change: True))
@@ -169,10 +164,10 @@ def test_a_cell_that_seems_to_drift_at_the_change_of_all_others_moved_with_them(
     assert found(1e9 - 6 * WEEK_S) == [(change, 6)], "it drifted long before"
 
 
-def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> None:
+def test_cells_that_began_to_move_at_different_times_did_not_move_together():
     usual = [judged(1.0, job=f"usual-{number}") for number in range(4)]
 
-    def found(apart_s: float) -> Sequence[CommonCause]:
+    def found(apart_s):
         moved = [
             judged(1.08, job=f"moved-{number}", since=1e9 - number * apart_s, confirmations=["a", "b"])
             for number in range(6)
@@ -185,7 +180,7 @@ def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> 
     assert found(2 * WEEK_S) == ()
 
 
-def test_clusters_are_looked_at_apart() -> None:
+def test_clusters_are_looked_at_apart():
     moved = cells(*(judged(1.08, job=f"moved-{number}") for number in range(6)))
     apart = {
         Series.from_row(cell.key | {"cluster": f"c{number % 2}"}): some
@@ -196,7 +191,7 @@ def test_clusters_are_looked_at_apart() -> None:
     assert causes(apart, without) == ()
 
 
-def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -> None:
+def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not():
     changed = [
         ("image a → b", "commit 1 → 2"),
         ("image a → b",),
@@ -217,11 +212,11 @@ def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -
 IMAGE, NCCL = "image nemo:26.04 → nemo:26.06.01", "nccl 2.28 → 2.29"
 
 
-def upgraded(number: int, **options: Any) -> Judgement:
+def upgraded(number, **options):
     return judged(1.08, job=f"image-{number}", confirmations=["a", "b"], changes=(IMAGE, NCCL), **options)
 
 
-def test_what_most_cells_share_is_named_with_the_count_though_one_moved_for_another_reason() -> None:
+def test_what_most_cells_share_is_named_with_the_count_though_one_moved_for_another_reason():
     usual = [judged(1.0, job=f"usual-{number}") for number in range(10)]
     odd = [
         judged(
@@ -242,7 +237,7 @@ def test_what_most_cells_share_is_named_with_the_count_though_one_moved_for_anot
     )
 
 
-def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too() -> None:
+def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too():
     usual = [judged(1.0, job=f"usual-{number}") for number in range(30)]
     moved = cells(*(upgraded(number) for number in range(3)), *usual)
 
@@ -250,7 +245,7 @@ def test_a_change_of_few_cells_is_their_cause_unless_the_others_have_it_too() ->
     assert causes(moved, lambda _job, _change: True) == ()
 
 
-def test_cells_that_moved_in_other_weeks_do_not_hide_a_change_of_few_cells() -> None:
+def test_cells_that_moved_in_other_weeks_do_not_hide_a_change_of_few_cells():
     usual = [judged(1.0, job=f"usual-{number}") for number in range(30)]
     earlier = [
         judged(1.08, job=f"earlier-{week}", since=1e9 - week * WEEK_S, confirmations=["a", "b"])
@@ -263,11 +258,11 @@ def test_cells_that_moved_in_other_weeks_do_not_hide_a_change_of_few_cells() -> 
     assert causes(moved, lambda job, _change: job in had_it) == ()
 
 
-def test_a_change_that_most_cells_took_unharmed_is_no_cause_and_the_unharmed_are_counted() -> None:
+def test_a_change_that_most_cells_took_unharmed_is_no_cause_and_the_unharmed_are_counted():
     moved = [upgraded(number) for number in range(8)]
     usual = [judged(1.0, job=f"usual-{number}") for number in range(12)]
 
-    def has_it(unharmed: int) -> Callable[[str, str], bool]:
+    def has_it(unharmed):
         names = {f"usual-{number}" for number in range(unharmed)}
         return lambda job, change: change == IMAGE and job in names
 
@@ -277,7 +272,7 @@ def test_a_change_that_most_cells_took_unharmed_is_no_cause_and_the_unharmed_are
     assert IMAGE not in {cause.name for cause in causes(cells(*moved, *usual), has_it(12))}
 
 
-def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_amount() -> None:
+def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_amount():
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(40)]
     slow = [judged(1.06, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(5)]
     elsewhere = three_runs("elsewhere", ["bad"], ["n1", "n2"], ["n3"])
@@ -296,9 +291,9 @@ def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_am
     assert not cause.is_confirmed
 
 
-def three_runs(job: str, *nodes: Sequence[str]) -> list[Judgement]:
+def three_runs(job, *nodes):
     """Return three runs that are 6 % slower, the newest first, on these nodes."""
-    runs: list[Judgement] = []
+    runs = []
     for number, names in enumerate(nodes):
         before = runs[0].series_state if runs else None
         at = 1e9 - 9 + number
@@ -306,7 +301,7 @@ def three_runs(job: str, *nodes: Sequence[str]) -> list[Judgement]:
     return runs
 
 
-def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[str]]:
+def mondays(number, level):
     """Return the causes named on each Monday, for 54 cells on 1 to 16 of 64 nodes with 1 % of noise."""
     dice = random.Random(12)  # noqa: S311 - step times, not secrets
     every = [f"n{node:02}" for node in range(NODES)]
@@ -349,9 +344,7 @@ def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[st
         ),
     ],
 )
-def test_how_often_a_cause_is_named(
-    what: str, level: Callable[[Sequence[str]], float], named: str | None, number: int
-) -> None:
+def test_how_often_a_cause_is_named(what, level, named, number):
     found = mondays(number, level)
 
     share = sum(bool(some) if named is None else named in some for some in found) / number

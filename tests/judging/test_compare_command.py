@@ -5,15 +5,12 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable
 from io import StringIO
-from pathlib import Path
 
 import pytest
 import stored
 from called import refusal
 from typer.testing import CliRunner
-from typer.testing import Result as Shown
 
 from steptime.cli import app
 from steptime.judging.findings import COLUMNS
@@ -21,25 +18,21 @@ from steptime.measure.repeating import make_request
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.settings import config_dir
-from steptime.store.run_models import Result
-from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.slow
 
-MakeResult = Callable[..., Result]
 
-
-def call(*arguments: str) -> Shown:
+def call(*arguments):
     return CliRunner().invoke(app, ["results", "compare", *arguments], catch_exceptions=False)
 
 
 @pytest.fixture
-def half_a_year(half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def half_a_year(half_years, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
 
 
 @pytest.mark.usefixtures("half_a_year")
-def test_monday_morning_names_exactly_what_was_planted() -> None:
+def test_monday_morning_names_exactly_what_was_planted():
     shown = call()
 
     first, second, third, *_ = shown.stdout.splitlines()
@@ -77,7 +70,7 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
 
 
 @pytest.mark.usefixtures("half_a_year")
-def test_filters_choose_cells_and_change_no_verdict() -> None:
+def test_filters_choose_cells_and_change_no_verdict():
     every = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
 
     of_size = json.loads(call("--size", "small", "--gpus", "4", "--format", "json").stdout)
@@ -89,9 +82,7 @@ def test_filters_choose_cells_and_change_no_verdict() -> None:
     assert call("--size", "tiny", "--gpus", "8").exit_code == 0
 
 
-def test_a_suspicion_says_how_to_start_the_runs_that_decide(
-    store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_suspicion_says_how_to_start_the_runs_that_decide(store, make_result, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     request = PlanRequest(workload="llama3.1", size="tiny", gpus="2")
     planned = plan(request).runs[0]
@@ -112,7 +103,7 @@ def test_a_suspicion_says_how_to_start_the_runs_that_decide(
 
 
 @pytest.mark.usefixtures("half_a_year")
-def test_programs_get_every_column_and_the_sentence() -> None:
+def test_programs_get_every_column_and_the_sentence():
     as_json = json.loads(call("--format", "json").stdout)
     as_csv = call("--format", "csv")
     rows = list(csv.DictReader(StringIO(as_csv.stdout)))
@@ -132,9 +123,7 @@ def test_programs_get_every_column_and_the_sentence() -> None:
     assert as_json["remarks"]
 
 
-def test_only_cells_that_ran_since_then_are_compared(
-    half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_cells_that_ran_since_then_are_compared(half_years, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", half_years[0])
     nothing = call("--since", "1m")
     said, line, took = nothing.stdout.splitlines()
@@ -146,7 +135,7 @@ def test_only_cells_that_ran_since_then_are_compared(
 
 
 @pytest.mark.usefixtures("half_a_year")
-def test_a_sweep_is_compared_by_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_is_compared_by_its_cells(tmp_path, monkeypatch):
     shipped, config = config_dir(), tmp_path / "config"
     (config / "sweeps").mkdir(parents=True)
     for name in ("workloads", "clusters", "gpus.yaml"):
@@ -172,7 +161,7 @@ def test_a_sweep_is_compared_by_its_cells(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("half_a_year")
-def test_two_runs_are_compared_by_the_spread_of_their_series() -> None:
+def test_two_runs_are_compared_by_the_spread_of_their_series():
     slower = call("small-4-24", "small-4-26")
 
     assert slower.stdout.startswith("1 cell: 1 slower, 0 faster, 0 unchanged; worst small·fp32·4 +")
@@ -205,15 +194,11 @@ def test_two_runs_are_compared_by_the_spread_of_their_series() -> None:
         (["profile-07", "profile-08"], "ran in mode profile, whose times are not comparable"),
     ],
 )
-def test_what_cannot_be_compared_is_said(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_compared_is_said(arguments, sentence, capsys):
     assert sentence in refusal(capsys, "results", "compare", *arguments)
 
 
-def test_an_empty_store_says_how_to_make_a_first_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_store_says_how_to_make_a_first_result(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'none' / 'steptime.db'}")
 
     assert "there are no results to compare, as there is no metrics store" in refusal(

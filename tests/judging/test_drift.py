@@ -5,11 +5,8 @@ import random
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -20,32 +17,28 @@ from steptime.cli import app
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since
 from steptime.judging.drift import STEP_RUNS, find_drift
-from steptime.judging.findings import Comparison
 from steptime.judging.judgements import accept, judge_all
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
 
 WEEKS = 26
 DRIFT = 0.05
 """The drift of the cell `tiny·fp32·2` over half a year."""
 
 
-def runs(level: Callable[[int], float], number: int = WEEKS, *, seed: int = 12) -> list[tuple[str, float]]:
+def runs(level, number=WEEKS, *, seed=12):
     """Return jobs and seconds of a series with 1 % of noise."""
     dice = random.Random(seed)  # noqa: S311 - step times, not secrets
     return [(f"run-{week:02}", dice.gauss(level(week), 0.01)) for week in range(number)]
 
 
-def steadily(total: float) -> Callable[[int], float]:
+def steadily(total):
     return lambda week: 1 + total * week / WEEKS
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
+def filled(tmp_path_factory, make_result):
     """Return a store of half a year with three cells, of which the second gets slower steadily."""
     path = tmp_path_factory.mktemp("drift") / "steptime.db"
     store, now = Store(f"sqlite:///{path}"), time.time()
@@ -63,7 +56,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) ->
 
 
 @pytest.fixture
-def half_a_year(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def half_a_year(filled, tmp_path, monkeypatch):
     """Return a copy of that store, which commands read."""
     copy = shutil.copy(filled, tmp_path / "copy.db")
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{copy}")
@@ -71,7 +64,7 @@ def half_a_year(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.long
-def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_a_year: Store) -> None:
+def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_a_year):
     shown = CliRunner().invoke(app, ["results", "compare", "--format", "json"], catch_exceptions=False)
 
     told = json.loads(shown.stdout)
@@ -93,7 +86,7 @@ def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_
 
 
 @pytest.mark.long
-def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year: Store) -> None:
+def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year):
     rows = trend(half_a_year, Series.from_row(half_a_year.run("2-00")))
     usual = trend(half_a_year, Series.from_row(half_a_year.run("1-00")))
 
@@ -103,7 +96,7 @@ def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year: Store) -> N
     assert {row["level_s"] for row in usual} == {None}
 
 
-def test_an_accepted_level_is_in_the_trend_and_ends_the_drift(half_a_year: Store) -> None:
+def test_an_accepted_level_is_in_the_trend_and_ends_the_drift(half_a_year):
     accept(half_a_year, "2-20", note="meant", accepted_by="somebody")
 
     rows = trend(half_a_year, Series.from_row(half_a_year.run("2-00")))
@@ -114,9 +107,7 @@ def test_an_accepted_level_is_in_the_trend_and_ends_the_drift(half_a_year: Store
     assert drifting(compare_since(half_a_year, 0)) == []
 
 
-def test_a_cell_that_is_told_as_slower_does_not_drift_as_well(
-    half_a_year: Store, make_result: MakeResult
-) -> None:
+def test_a_cell_that_is_told_as_slower_does_not_drift_as_well(half_a_year, make_result):
     assert drifting(compare_since(half_a_year, 0)) == ["tiny·fp32·2"]
 
     publish(half_a_year, make_result("slow", step_times=[1.3] * 20, submitted_at=time.time()))
@@ -124,11 +115,11 @@ def test_a_cell_that_is_told_as_slower_does_not_drift_as_well(
     assert drifting(compare_since(half_a_year, 0)) == []
 
 
-def drifting(found: Comparison) -> list[Any]:
+def drifting(found):
     return [row["cell"] for row in found.rows if row["drift_percent"] is not None]
 
 
-def test_a_drift_is_told_by_its_levels() -> None:
+def test_a_drift_is_told_by_its_levels():
     levels = (1.0, 1.05, 1.15, 1.2)  # split in the middle first, then on both sides
     found = find_drift(runs(lambda week: levels[week // 8], 32))
 
@@ -139,7 +130,7 @@ def test_a_drift_is_told_by_its_levels() -> None:
     assert found.change == pytest.approx(0.2, abs=0.015)
 
 
-def test_a_step_is_told_from_a_drift_and_dated_with_its_range() -> None:
+def test_a_step_is_told_from_a_drift_and_dated_with_its_range():
     step = find_drift(runs(lambda week: 1.0 if week < 20 else 1.02, seed=1), ["run-20"])
     drift = find_drift(runs(steadily(0.06)))
 
@@ -158,13 +149,13 @@ def test_a_step_is_told_from_a_drift_and_dated_with_its_range() -> None:
         ("one outlier", lambda week: 1.5 if week == 12 else 1.0, WEEKS),
     ],
 )
-def test_what_is_no_drift(what: str, level: Callable[[int], float], number: int) -> None:
+def test_what_is_no_drift(what, level, number):
     assert find_drift(runs(level, number)) is None, what
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_how_often_a_steady_series_is_said_to_drift() -> None:
+def test_how_often_a_steady_series_is_said_to_drift():
     """The series never change; each is looked at every week of a year, after half a year of runs."""
     series, told = 400, 0
     for seed in range(series):
@@ -177,14 +168,14 @@ def test_how_often_a_steady_series_is_said_to_drift() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(("total", "seen"), [(0.03, 0.35), (0.04, 0.7), (0.05, 0.93)])
-def test_how_often_a_drift_is_seen_after_half_a_year(total: float, seen: float) -> None:
+def test_how_often_a_drift_is_seen_after_half_a_year(total, seen):
     share = sum(find_drift(runs(steadily(total), seed=seed)) is not None for seed in range(100)) / 100
 
     assert share == pytest.approx(seen, abs=0.06)
 
 
 @pytest.mark.long
-def test_the_same_runs_drift_or_do_not_whenever_they_are_asked() -> None:
+def test_the_same_runs_drift_or_do_not_whenever_they_are_asked():
     for seed in range(5):
         history = runs(steadily(0.035), seed=seed)
         assert len({find_drift(history) is None for _ in range(3)}) == 1, seed

@@ -1,8 +1,5 @@
 """The expected cost of runs: by the history of their series, else by the publication, else unknown."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import stored
 
@@ -11,15 +8,14 @@ from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import Source, expected_cost
 from steptime.recipes.models import Mode
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
 
-def runs_of(**request: Any) -> tuple[Any, ...]:
+def runs_of(**request):
     return plan(PlanRequest.model_validate({"workload": "llama3.1", **request})).all_runs
 
 
-def keep(store: Store, make_result: Callable[..., Result], name: str, step_s: float, around_s: float) -> None:
+def keep(store, make_result, name, step_s, around_s):
     """Store a run of 20 steps on one rank, whose job took `around_s` seconds besides them."""
     result = make_result(name, step_times=[step_s] * 20, gpus=1)
     begun = result.job.submitted_at
@@ -29,7 +25,7 @@ def keep(store: Store, make_result: Callable[..., Result], name: str, step_s: fl
     stored.write(store, result.model_copy(update={"status": status}))
 
 
-def test_by_the_history_of_the_series(store: Store, make_result: Callable[..., Result]) -> None:
+def test_by_the_history_of_the_series(store, make_result):
     for number, (step_s, around_s) in enumerate([(1.0, 40), (3.0, 60), (2.0, 50)]):
         keep(store, make_result, f"run-{number}", step_s, around_s)
 
@@ -49,13 +45,13 @@ def test_by_the_history_of_the_series(store: Store, make_result: Callable[..., R
     assert ends == [600, 1200], "then the cluster ends it, each at its own limit"
 
 
-def test_a_job_takes_no_less_than_its_steps(store: Store, make_result: Callable[..., Result]) -> None:
+def test_a_job_takes_no_less_than_its_steps(store, make_result):
     """The clocks of a cluster may differ by more than the time around the steps."""
     keep(store, make_result, "run", 2.0, -5)
     assert expected_cost(runs_of(gpus="1"), store).each[0].seconds == 2 * 20
 
 
-def test_by_the_publication_where_the_series_has_not_run(store: Store) -> None:
+def test_by_the_publication_where_the_series_has_not_run(store):
     [run] = runs_of(size="8b", gpu_type="h100", gpus="16")
     cost = expected_cost([run], store)
 
@@ -70,7 +66,7 @@ def test_by_the_publication_where_the_series_has_not_run(store: Store) -> None:
     ), "it goes on from the step at which its checkpoint was saved"
 
 
-def test_without_either_it_says_so(store: Store, make_result: Callable[..., Result]) -> None:
+def test_without_either_it_says_so(store, make_result):
     assert expected_cost(runs_of(gpus="1"), store).sentence == (
         "no history and no publication: upper bound only"
     )
@@ -82,10 +78,8 @@ def test_without_either_it_says_so(store: Store, make_result: Callable[..., Resu
     )
 
 
-def test_a_store_that_cannot_be_read_is_told_and_nothing_fails(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Store) -> bool:
+def test_a_store_that_cannot_be_read_is_told_and_nothing_fails(store, monkeypatch):
+    def fail(self):
         raise SystemFailure("the metrics store does not answer")
 
     monkeypatch.setattr(Store, "exists", fail)

@@ -18,7 +18,7 @@ from steptime.wording import date
 USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
 
 
-def cell(gpus: int, series_state: SeriesState) -> Finding:
+def cell(gpus, series_state):
     series = Series.from_row(
         dict.fromkeys(series_columns(), "x")
         | {"proxy": False, "tuning": "", "gpus": gpus, "mode": "performance"}
@@ -26,7 +26,7 @@ def cell(gpus: int, series_state: SeriesState) -> Finding:
     return Finding(series, Judgement(SeriesRun({"stragglers": None}, 1.0, ""), series_state))
 
 
-def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
+def test_what_got_slower_most_comes_first_and_is_the_worst():
     levels = (1.03, 0.92, 1.05, 0.96, 1.0, 1.04)
     cells = [cell(level, series_states([*USUAL, *[levels[level]] * 3])[-1]) for level in range(len(levels))]
 
@@ -46,7 +46,7 @@ def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
     ), "of the first that counts again"
 
 
-def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something() -> None:
+def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something():
     [suspected, confirmed] = series_states([*USUAL, 1.06, 1.06, 1.06])[-2:]
 
     for series_state, said in ((suspected, "suspected; "), (confirmed, "confirmed on another node (b1); ")):
@@ -55,14 +55,14 @@ def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something() ->
         assert f"slower by 6.0 %, {said}" in Comparison((replace(found, judgement=judgement),)).remarks[0]
 
 
-def test_the_whole_remark_on_a_level() -> None:
+def test_the_whole_remark_on_a_level():
     """Dates are local, and 06:00 UTC is the same day in all time zones of the tests."""
     day = 1_789_971_200.0
     jumped = Onset("job", day, day - 86_400, day + 86_400, nearby=("NCCL_ALGO: none → Ring",))
     [slower] = series_states([*USUAL, *[1.05] * 8, 1.12])[-1:]
     [faster] = series_states([*USUAL, 0.94])[-1:]
 
-    def remark(series_state: SeriesState, onset: Onset, **fields: object) -> str:
+    def remark(series_state, onset, **fields):
         found = cell(1, series_state)
         judgement = replace(found.judgement, onset=onset, changes=("image a → b",))
         return Comparison((replace(found, judgement=judgement, **fields),)).remarks[0]  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_the_whole_remark_on_a_level() -> None:
 
 
 @pytest.mark.parametrize(("at", "began"), [(50.0, 100.0), (150.0, 150.0), (999.0, 200.0)])
-def test_a_cell_that_drifts_jumps_with_the_others_of_its_cause(at: float, began: float) -> None:
+def test_a_cell_that_drifts_jumps_with_the_others_of_its_cause(at, began):
     found = cell(1, series_states([*USUAL, 1.06])[-1])
     drifting = Onset("job", 120.0, 100.0, 200.0, weekly=0.01)
     found = replace(found, judgement=replace(found.judgement, onset=drifting, changes=("old",)))
@@ -110,7 +110,7 @@ def test_a_cell_that_drifts_jumps_with_the_others_of_its_cause(at: float, began:
     assert unclear.moved_by(cause) == stepped
 
 
-def test_the_title_of_a_step_that_may_be_a_drift_says_both() -> None:
+def test_the_title_of_a_step_that_may_be_a_drift_says_both():
     [slower] = series_states([*USUAL, *[1.05] * 3])[-1:]
     found = cell(1, slower)
     onset = Onset("job", 120.0, 100.0, 200.0, perhaps_weekly=0.012)

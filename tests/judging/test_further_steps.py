@@ -1,12 +1,10 @@
 """A slowdown on top of one that is still there, and a drift beside a step."""
 
-from typing import Any
-
 import pytest
 from planted_series import planted_series
 
 from steptime.durations import WEEK_S
-from steptime.judging.detection import SeriesState, series_states
+from steptime.judging.detection import series_states
 from steptime.judging.onset import likely_ramp
 
 STEP, FURTHER = 12, 22
@@ -14,11 +12,11 @@ STEP, FURTHER = 12, 22
 USUAL = [100.0, 100.8, 99.1, 100.4, 98.9, 100.9, 99.6, 100.2, 99.3, 101.0, 99.5, 100.3]
 
 
-def two_steps(week: int) -> float:
+def two_steps(week):
     return (1.05 if week >= STEP else 1.0) * (1.04 if week >= FURTHER else 1.0)
 
 
-def test_slower_runs_after_a_gap_are_no_drift_through_it() -> None:
+def test_slower_runs_after_a_gap_are_no_drift_through_it():
     """Nothing was measured in between: a step fits as well, and names what changed."""
     weeks = [*range(12), 24, 25, 26]
     seconds = [number / 100 for number in USUAL] + [1.052, 1.049, 1.051]
@@ -30,7 +28,7 @@ def test_slower_runs_after_a_gap_are_no_drift_through_it() -> None:
     assert ramp.weekly == pytest.approx(0.01, abs=0.002)
 
 
-def test_four_weeks_of_a_drift_may_be_one_or_a_step() -> None:
+def test_four_weeks_of_a_drift_may_be_one_or_a_step():
     usual, weeks = [number / 100 for number in USUAL], [*range(12), 12, 13, 14, 14.1, 14.2, 15]
     for since, is_clear in (
         ([1.015, 1.025, 1.031, 1.029, 1.03, 1.034], False),
@@ -41,8 +39,8 @@ def test_four_weeks_of_a_drift_may_be_one_or_a_step() -> None:
         assert (ramp and ramp.is_clear) is is_clear
 
 
-def test_a_step_that_may_be_a_drift_says_so_unless_something_changed_then() -> None:
-    def judged(seed: int, changed: int) -> tuple[Any, ...]:
+def test_a_step_that_may_be_a_drift_says_so_unless_something_changed_then():
+    def judged(seed, changed):
         [last] = planted_series(
             seed, 20, lambda week: 1 + 0.005 * max(0, week - STEP), {changed: "Ring"}, fewest=19
         )
@@ -54,14 +52,14 @@ def test_a_step_that_may_be_a_drift_says_so_unless_something_changed_then() -> N
         assert judged(seed, 16) == (is_small, None, "", ("NCCL_ALGO none → Ring",))
 
 
-def test_two_steps_within_weeks_are_no_drift() -> None:
+def test_two_steps_within_weeks_are_no_drift():
     weeks = [*range(12), 12, 12.1, 12.2, 13, 14, 15]
     seconds = [number / 100 for number in USUAL] + [1.062, 1.058, 1.061, 1.112, 1.109, 1.111]
     found = likely_ramp(seconds, [WEEK_S * week for week in weeks], "slower")
     assert found is None
 
 
-def test_a_faster_week_that_is_over_was_a_step_of_that_week() -> None:
+def test_a_faster_week_that_is_over_was_a_step_of_that_week():
     seen = 0
     for seed in range(4):
         lucky = planted_series(seed, STEP + 3, lambda week: 1 - 0.04 * (week == STEP), {}, fewest=STEP)
@@ -73,12 +71,12 @@ def test_a_faster_week_that_is_over_was_a_step_of_that_week() -> None:
     assert seen >= 4
 
 
-def told(runs: list[float]) -> SeriesState:
+def told(runs):
     """Return what is told after runs (times relative to the usual 100) that follow a usual history."""
     return series_states([*USUAL, *runs])[-1].newest_step
 
 
-def test_a_further_slowdown_is_judged_by_the_level_before_it() -> None:
+def test_a_further_slowdown_is_judged_by_the_level_before_it():
     first = [105.0, 105.4, 104.7, 105.2, 104.8, 105.5, 104.9, 105.1]
     assert told(first).change == pytest.approx(0.05, abs=0.005)
 
@@ -96,7 +94,7 @@ def test_a_further_slowdown_is_judged_by_the_level_before_it() -> None:
     assert told([*first, 109.8, 109.6, 109.5, 100.2, 100.0]).state == "unchanged"
 
 
-def test_a_third_slowdown_is_found_too_and_a_single_outlier_of_the_level_is_none() -> None:
+def test_a_third_slowdown_is_found_too_and_a_single_outlier_of_the_level_is_none():
     level = [105.0, 105.4, 104.7, 105.2, 104.8, 105.5, 104.9, 105.1]
     second = [one * 1.05 for one in level]
     third = [one * 1.05 for one in second]
@@ -104,7 +102,7 @@ def test_a_third_slowdown_is_found_too_and_a_single_outlier_of_the_level_is_none
     assert told([*level, 110.0, 105.1, 104.9]).change == pytest.approx(0.05, abs=0.005)
 
 
-def test_a_second_step_is_dated_and_has_its_own_size_and_cause() -> None:
+def test_a_second_step_is_dated_and_has_its_own_size_and_cause():
     seen = 0
     for seed in range(6):
         last = planted_series(seed, FURTHER + 2, two_steps, {STEP: "Ring", FURTHER: "Tree"}, fewest=FURTHER)[
@@ -121,7 +119,7 @@ def test_a_second_step_is_dated_and_has_its_own_size_and_cause() -> None:
 
 
 @pytest.mark.parametrize(("weekly", "weeks", "from_week"), [(0.01, 6, 6), (0.005, 12, 10)])
-def test_a_drift_has_no_cause_that_happens_to_lie_in_it(weekly: float, weeks: int, from_week: int) -> None:
+def test_a_drift_has_no_cause_that_happens_to_lie_in_it(weekly, weeks, from_week):
     begins, seeds = 13, range(4)
     named, gradual = 0, 0
     for seed in seeds:
@@ -141,7 +139,7 @@ def test_a_drift_has_no_cause_that_happens_to_lie_in_it(weekly: float, weeks: in
     assert named <= 3
 
 
-def test_a_second_step_two_weeks_after_the_first_is_rarely_called_a_drift() -> None:
+def test_a_second_step_two_weeks_after_the_first_is_rarely_called_a_drift():
     drifting, seeds = 0, range(20)
     for seed in seeds:
         judged = planted_series(
@@ -155,7 +153,7 @@ def test_a_second_step_two_weeks_after_the_first_is_rarely_called_a_drift() -> N
     assert drifting <= 0.3 * 3 * len(seeds)
 
 
-def test_a_step_without_a_recorded_change_is_no_drift_because_others_were_recorded_before() -> None:
+def test_a_step_without_a_recorded_change_is_no_drift_because_others_were_recorded_before():
     drifting = 0
     for seed in range(5000, 5010):
         judged = planted_series(seed, STEP + 4, two_steps, {STEP - 6: "Ring", STEP - 2: "Tree"}, fewest=STEP)
@@ -163,7 +161,7 @@ def test_a_step_without_a_recorded_change_is_no_drift_because_others_were_record
     assert drifting <= 2
 
 
-def test_a_step_of_one_week_with_a_change_is_no_drift() -> None:
+def test_a_step_of_one_week_with_a_change_is_no_drift():
     for seed in range(4):
         for judged in planted_series(seed, STEP + 5, two_steps, {STEP: "Ring"}, fewest=STEP):
             if judged.onset is not None:

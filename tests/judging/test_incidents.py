@@ -3,12 +3,10 @@
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import stored
-from sixty_cells import SEEDS, WEST_CHANGE, StoresOf
+from sixty_cells import SEEDS, WEST_CHANGE
 from stored import publish
 from typer.testing import CliRunner
 
@@ -17,7 +15,6 @@ from steptime.errors import UserError
 from steptime.judging.comparison import compare_since
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import (
-    Incident,
     accept,
     comment,
     find_incident,
@@ -25,12 +22,10 @@ from steptime.judging.incidents import (
     mark_notified,
     silence,
 )
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.long
 
-MakeResult = Callable[..., Result]
 DAY_S = 86_400.0
 START = 1e9 + 4 * 3600
 """05:46 UTC, which is the same day in every time zone that tests are run in."""
@@ -39,15 +34,13 @@ FIVE_UNSEEN = (False,) * 5 + (True,) * 3
 """Whether each of eight weeks is judged and made an incident at once, or with the next one."""
 RING = {"environment": {"NCCL_ALGO": "Ring"}}
 
-Week = Callable[..., list[Incident]]
-
 
 @pytest.fixture
-def week(store: Store, make_result: MakeResult) -> Week:
+def week(store, make_result):
     """Return a function that publishes a run of each cell, a day after the last, and returns the news."""
     days = iter(range(1000))
 
-    def run(levels: dict[int, float], *, update: bool = True, **options: object) -> list[Incident]:
+    def run(levels, *, update=True, **options):
         at = START + DAY_S * next(days)
         for gpus, level in levels.items():
             result = make_result(
@@ -59,28 +52,27 @@ def week(store: Store, make_result: MakeResult) -> Week:
     return run
 
 
-def usual_runs(week: Week, gpus: Sequence[int]) -> None:
+def usual_runs(week, gpus):
     """Publish a history of these cells; all of it is judged with its last run."""
     for level in USUAL[:-1]:
         week(dict.fromkeys(gpus, level), update=False)
     assert week(dict.fromkeys(gpus, USUAL[-1])) == []
 
 
-def told(store: Store, news: Sequence[Incident]) -> list[str]:
+def told(store, news):
     """Return the states that are news, and keep that they were notified."""
     for one in news:
         mark_notified(store, one)
     return [one.state for one in news]
 
 
-def listed_by_command() -> dict[str, Any]:
+def listed_by_command():
     """Return the last incident that `steptime incidents` lists."""
     shown = CliRunner().invoke(app, ["incidents", "--format", "json"])
-    row: dict[str, Any] = json.loads(shown.stdout)["incidents"][-1]
-    return row
+    return json.loads(shown.stdout)["incidents"][-1]
 
 
-def test_an_incident_opens_is_confirmed_and_is_fixed_and_each_is_news_once(store: Store, week: Week) -> None:
+def test_an_incident_opens_is_confirmed_and_is_fixed_and_each_is_news_once(store, week):
     usual_runs(week, [2])
 
     [opened] = week({2: 1.06})
@@ -98,9 +90,7 @@ def test_an_incident_opens_is_confirmed_and_is_fixed_and_each_is_news_once(store
 
 
 @pytest.mark.parametrize("was_told", [True, False])
-def test_a_suspicion_that_confirmation_runs_dismiss_was_not_fixed(
-    store: Store, week: Week, was_told: bool
-) -> None:
+def test_a_suspicion_that_confirmation_runs_dismiss_was_not_fixed(store, week, was_told):
     usual_runs(week, [2])
     opened = week({2: 1.06})
     if was_told:
@@ -110,14 +100,14 @@ def test_a_suspicion_that_confirmation_runs_dismiss_was_not_fixed(
     assert [one.state for one in incidents(store, closed_since=START)] == ["dismissed"]
 
 
-def test_nobody_is_notified_of_a_faster_cell_but_it_is_listed(store: Store, week: Week) -> None:
+def test_nobody_is_notified_of_a_faster_cell_but_it_is_listed(store, week):
     usual_runs(week, [2])
     assert week({2: 0.94}) == []
     [found] = incidents(store)
     assert (found.direction, found.state) == ("faster", "open")
 
 
-def test_slower_cells_come_first_and_in_each_incident_the_most_changed(store: Store, week: Week) -> None:
+def test_slower_cells_come_first_and_in_each_incident_the_most_changed(store, week):
     usual_runs(week, [1, 2, 8, 16])
     week({1: 0.95, 2: 0.92, 8: 1.05, 16: 1.08})
     slower, faster = incidents(store)
@@ -126,7 +116,7 @@ def test_slower_cells_come_first_and_in_each_incident_the_most_changed(store: St
     assert [cell.series["gpus"] for cell in faster.affected] == [2, 1]
 
 
-def test_cells_of_one_size_and_data_type_are_one_incident(store: Store, week: Week) -> None:
+def test_cells_of_one_size_and_data_type_are_one_incident(store, week):
     usual_runs(week, [1, 2])
     assert update_incidents(store, now=START + 7 * DAY_S) == [], "nothing happened yet"
     [found] = week({1: 1.06, 2: 1.06})
@@ -135,7 +125,7 @@ def test_cells_of_one_size_and_data_type_are_one_incident(store: Store, week: We
     assert found.title.startswith("local: 2 cells 5.9 % slower since 2001-09-16, both cells of tiny fp32")
 
 
-def test_the_title_counts_the_cells_that_are_as_usual(store: Store, week: Week) -> None:
+def test_the_title_counts_the_cells_that_are_as_usual(store, week):
     usual_runs(week, [1, 2, 4, 8, 16])
     week({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.06, 16: 1.06})
     [found] = incidents(store)
@@ -144,9 +134,7 @@ def test_the_title_counts_the_cells_that_are_as_usual(store: Store, week: Week) 
     assert "tiny·fp32·1 on local" in {one.title.partition(" 5")[0] for one in incidents(store)}
 
 
-def test_a_faster_level_that_lasts_is_the_new_level_and_nothing_is_called_fixed(
-    store: Store, week: Week
-) -> None:
+def test_a_faster_level_that_lasts_is_the_new_level_and_nothing_is_called_fixed(store, week):
     usual_runs(week, [1, 2])
     for _ in range(3):
         week({1: 0.94, 2: 0.94})
@@ -160,14 +148,14 @@ def test_a_faster_level_that_lasts_is_the_new_level_and_nothing_is_called_fixed(
     assert closed.state == "new level"
 
 
-def test_what_was_faster_for_a_while_has_ended_and_was_not_fixed(store: Store, week: Week) -> None:
+def test_what_was_faster_for_a_while_has_ended_and_was_not_fixed(store, week):
     usual_runs(week, [1])
     for level in (0.94, 0.94, 0.94, 1.0, 1.0):
         week({1: level})
     assert [one.state for one in incidents(store, closed_since=START)] == ["ended"]
 
 
-def test_a_new_level_stands_in_the_sentence_of_a_long_period(store: Store, week: Week) -> None:
+def test_a_new_level_stands_in_the_sentence_of_a_long_period(store, week):
     usual_runs(week, [1])
     for _ in range(9):
         week({1: 0.94})
@@ -178,7 +166,7 @@ def test_a_new_level_stands_in_the_sentence_of_a_long_period(store: Store, week:
     )
 
 
-def test_a_closed_incident_keeps_its_size_cause_and_date(store: Store, week: Week) -> None:
+def test_a_closed_incident_keeps_its_size_cause_and_date(store, week):
     usual_runs(week, [1, 2])
     for _ in range(4):
         week({1: 1.06, 2: 1.06}, **RING)
@@ -190,9 +178,7 @@ def test_a_closed_incident_keeps_its_size_cause_and_date(store: Store, week: Wee
     assert (closed.title, closed.evidence) == (before.title, before.evidence)
 
 
-def test_a_further_slowdown_on_top_of_an_open_one_is_an_incident_with_its_own_cause(
-    store: Store, week: Week
-) -> None:
+def test_a_further_slowdown_on_top_of_an_open_one_is_an_incident_with_its_own_cause(store, week):
     with_ring = [1, 2, 4, 8]
     usual_runs(week, [*with_ring, 16])
     for update in FIVE_UNSEEN:
@@ -219,7 +205,7 @@ def test_a_further_slowdown_on_top_of_an_open_one_is_an_incident_with_its_own_ca
     assert {one.state for one in incidents(store, closed_since=START)} == {"fixed"}
 
 
-def test_accepting_a_further_slowdown_begins_the_baseline_with_it(store: Store, week: Week) -> None:
+def test_accepting_a_further_slowdown_begins_the_baseline_with_it(store, week):
     usual_runs(week, [2])
     for update in FIVE_UNSEEN:
         week({2: 1.06}, update=update)
@@ -231,7 +217,7 @@ def test_accepting_a_further_slowdown_begins_the_baseline_with_it(store: Store, 
     assert incidents(store) == []
 
 
-def test_a_cell_that_joins_later_joins_the_same_incident(store: Store, week: Week) -> None:
+def test_a_cell_that_joins_later_joins_the_same_incident(store, week):
     usual_runs(week, [1, 2, 4])
     [first] = week({1: 1.06, 2: 1.0, 4: 1.0}, **RING)
     assert (first.kind, first.subject) == ("cell", "NCCL_ALGO none → Ring")
@@ -242,9 +228,7 @@ def test_a_cell_that_joins_later_joins_the_same_incident(store: Store, week: Wee
     assert (found.id, len(found.cells)) == (first.id, 3)
 
 
-def test_a_change_that_the_other_cells_took_without_harm_is_not_named_as_the_cause(
-    store: Store, week: Week
-) -> None:
+def test_a_change_that_the_other_cells_took_without_harm_is_not_named_as_the_cause(store, week):
     gpus = [1, 2, 4, 8, 16]
     usual_runs(week, gpus)
     [found] = week({**dict.fromkeys(gpus, 1.0), 4: 1.06}, **RING)
@@ -253,7 +237,7 @@ def test_a_change_that_the_other_cells_took_without_harm_is_not_named_as_the_cau
     assert "changed then: NCCL_ALGO none → Ring; most cells that are as usual have " in remark
 
 
-def test_two_incidents_of_one_family_become_one(store: Store, week: Week) -> None:
+def test_two_incidents_of_one_family_become_one(store, week):
     usual_runs(week, [1, 2, 4])
     opened = [*week({1: 1.06}, **RING), *week({2: 1.06}, **RING)]
     [found] = incidents(store)
@@ -262,9 +246,7 @@ def test_two_incidents_of_one_family_become_one(store: Store, week: Week) -> Non
     assert found.judged_cells == 3
 
 
-def test_a_cell_without_the_recorded_change_of_another_is_an_incident_of_its_own(
-    store: Store, week: Week
-) -> None:
+def test_a_cell_without_the_recorded_change_of_another_is_an_incident_of_its_own(store, week):
     usual_runs(week, [1, 2, 4])
     for levels, options in (({1: 1.06}, RING), ({2: 1.06}, {})):
         for _ in range(2):
@@ -276,7 +258,7 @@ def test_a_cell_without_the_recorded_change_of_another_is_an_incident_of_its_own
     ]
 
 
-def test_a_small_slowdown_is_fixed_only_when_its_runs_are_as_before(store: Store, week: Week) -> None:
+def test_a_small_slowdown_is_fixed_only_when_its_runs_are_as_before(store, week):
     """The mean of two runs at such a level is often within the limits of a usual one."""
     usual_runs(week, [2])
     for level in (1.03, 1.03, 1.03, 1.004, 1.026, 1.004):
@@ -288,9 +270,7 @@ def test_a_small_slowdown_is_fixed_only_when_its_runs_are_as_before(store: Store
     assert [one.state for one in incidents(store, closed_since=START)] == ["fixed"]
 
 
-def test_some_cells_of_an_incident_return_before_the_others(
-    store: Store, week: Week, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_some_cells_of_an_incident_return_before_the_others(store, week, monkeypatch):
     usual_runs(week, [1, 2])
     for _ in range(3):
         week({1: 1.06, 2: 1.06}, **RING)
@@ -305,7 +285,7 @@ def test_some_cells_of_an_incident_return_before_the_others(
 
 
 @pytest.mark.slow
-def test_what_cells_have_in_common_is_the_incident(sixty_cells: StoresOf) -> None:
+def test_what_cells_have_in_common_is_the_incident(sixty_cells):
     stores = sixty_cells(SEEDS[0])
     store = Store(stores.planted)
     found = {one.subject: one for one in incidents(store)}
@@ -321,7 +301,7 @@ def test_what_cells_have_in_common_is_the_incident(sixty_cells: StoresOf) -> Non
     assert incidents(Store(stores.unchanged)) == []
 
 
-def test_an_accepted_incident_closes_and_its_level_is_the_new_baseline(store: Store, week: Week) -> None:
+def test_an_accepted_incident_closes_and_its_level_is_the_new_baseline(store, week):
     usual_runs(week, [1, 2])
     for _ in range(3):
         news = week({1: 1.06, 2: 1.06}, **RING)
@@ -336,7 +316,7 @@ def test_an_accepted_incident_closes_and_its_level_is_the_new_baseline(store: St
         accept(store, number, note="again", author="ann")
 
 
-def test_a_level_that_was_accepted_by_its_run_closes_the_incident(store: Store, week: Week) -> None:
+def test_a_level_that_was_accepted_by_its_run_closes_the_incident(store, week):
     from steptime.judging.judgements import accept as accept_level
 
     usual_runs(week, [2])
@@ -347,7 +327,7 @@ def test_a_level_that_was_accepted_by_its_run_closes_the_incident(store: Store, 
     assert [one.state for one in incidents(store, closed_since=START)] == ["accepted"]
 
 
-def test_a_note_stays_with_the_incident(store: Store, week: Week) -> None:
+def test_a_note_stays_with_the_incident(store, week):
     usual_runs(week, [2])
     [found] = week({2: 1.06})
     assert found.id is not None
@@ -361,7 +341,7 @@ def test_a_note_stays_with_the_incident(store: Store, week: Week) -> None:
         comment(store, 999, note="x", author="ann")
 
 
-def test_a_reader_sees_the_cells_of_the_dags_that_they_may_read(store: Store, week: Week) -> None:
+def test_a_reader_sees_the_cells_of_the_dags_that_they_may_read(store, week):
     usual_runs(week, [2])
     [found] = week({2: 1.06})
     assert found.id is not None
@@ -373,10 +353,8 @@ def test_a_reader_sees_the_cells_of_the_dags_that_they_may_read(store: Store, we
         find_incident(Store(store.url, dags=("another",)), found.id)
 
 
-def test_the_command_lists_notes_and_accepts(
-    store: Store, week: Week, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def steptime(*arguments: str) -> str:
+def test_the_command_lists_notes_and_accepts(store, week, monkeypatch):
+    def steptime(*arguments):
         return CliRunner().invoke(app, ["incidents", *arguments], catch_exceptions=False).stdout
 
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
@@ -401,11 +379,11 @@ def test_the_command_lists_notes_and_accepts(
 
 
 @pytest.fixture
-def on_nodes(store: Store, make_result: MakeResult) -> Callable[..., list[Incident]]:
+def on_nodes(store, make_result):
     """Return a function that publishes a run of each cell on a node, a day after the last."""
     days = iter(range(1000))
 
-    def run(levels: dict[int, float], nodes: dict[int, str], *, update: bool = True) -> list[Incident]:
+    def run(levels, nodes, *, update=True):
         at = START + DAY_S * next(days)
         for gpus, level in levels.items():
             name = f"run-{gpus}-{at:.0f}"
@@ -417,9 +395,7 @@ def on_nodes(store: Store, make_result: MakeResult) -> Callable[..., list[Incide
     return run
 
 
-def test_a_node_is_confirmed_by_usual_runs_elsewhere_and_fixed_by_usual_runs_on_it(
-    store: Store, on_nodes: Callable[..., list[Incident]]
-) -> None:
+def test_a_node_is_confirmed_by_usual_runs_elsewhere_and_fixed_by_usual_runs_on_it(store, on_nodes):
     cells = (1, 2, 4, 8, 16)
     elsewhere = {gpus: f"n{gpus}" for gpus in cells}
     for level in USUAL:
@@ -446,8 +422,8 @@ def test_a_node_is_confirmed_by_usual_runs_elsewhere_and_fixed_by_usual_runs_on_
 
 
 def test_a_node_on_top_of_a_slower_cluster_has_an_incident_beside_that_of_the_cluster(
-    store: Store, on_nodes: Callable[..., list[Incident]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, on_nodes, monkeypatch
+):
     cells = (1, 2, 4, 8, 16)
     elsewhere = {gpus: f"n{gpus}" for gpus in cells}
     for level in USUAL:
@@ -479,9 +455,7 @@ def test_a_node_on_top_of_a_slower_cluster_has_an_incident_beside_that_of_the_cl
     assert [one.kind for one in incidents(store)] == ["cluster"], "the node is usual again"
 
 
-def test_a_silenced_incident_counts_apart_and_comes_back_by_itself(
-    store: Store, week: Week, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silenced_incident_counts_apart_and_comes_back_by_itself(store, week, monkeypatch):
     usual_runs(week, [2, 4])
     [opened] = week({2: 1.06, 4: 1.0})
     assert told(store, [opened]) == ["open"]
@@ -512,7 +486,7 @@ def test_a_silenced_incident_counts_apart_and_comes_back_by_itself(
     assert [listed_by_command()[name] for name in of_silence] == [None, None]
 
 
-def test_a_further_slowdown_on_top_of_a_silenced_one_counts(store: Store, week: Week) -> None:
+def test_a_further_slowdown_on_top_of_a_silenced_one_counts(store, week):
     usual_runs(week, [2])
     for update in FIVE_UNSEEN:
         opened = week({2: 1.06}, update=update)

@@ -2,8 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import sqlalchemy
@@ -24,18 +22,15 @@ from steptime.judging.placement import Placement
 from steptime.recipes.node_lists import fold_nodes
 from steptime.store import schema
 from steptime.store.database import read_connection, write_transaction
-from steptime.store.run_models import Check, Result, Verdict
-from steptime.store.run_queries import Store
+from steptime.store.run_models import Check, Verdict
 from steptime.wording import date
-
-MakeResult = Callable[..., Result]
 
 LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058]
 """Step times in seconds: seven usual runs, a slow one, and the two that confirm it."""
 
 
 @pytest.fixture
-def runs(make_result: MakeResult) -> list[Result]:
+def runs(make_result):
     """Return a series with a slowdown, whose slow runs have another variable."""
     return [
         make_result(
@@ -48,7 +43,7 @@ def runs(make_result: MakeResult) -> list[Result]:
     ]
 
 
-def kept_judgements(store: Store) -> dict[str, dict[str, Any]]:
+def kept_judgements(store):
     """Return the judgements against the history, by job."""
     with read_connection(store.url) as connection:
         query = sqlalchemy.text(
@@ -59,13 +54,11 @@ def kept_judgements(store: Store) -> dict[str, dict[str, Any]]:
         return {row["job_name"]: dict(row) for row in rows}
 
 
-def states(store: Store) -> list[str]:
+def states(store):
     return [row["series_state"] for _, row in sorted(kept_judgements(store).items())]
 
 
-def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
-    store: Store, runs: list[Result]
-) -> None:
+def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(store, runs):
     for result in runs:
         publish(store, result)
 
@@ -81,7 +74,7 @@ def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
 
 
 @pytest.mark.long
-def test_every_number_of_stored_judgements_is_the_reviewed_one(store: Store, make_result: MakeResult) -> None:
+def test_every_number_of_stored_judgements_is_the_reviewed_one(store, make_result):
     for number, level in enumerate((1.0, 1.03, 0.98, 1.02, 0.97, 1.01, 1.04, 1.12, 1.13, 1.11)):
         publish(store, make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number))
     told = [
@@ -91,9 +84,7 @@ def test_every_number_of_stored_judgements_is_the_reviewed_one(store: Store, mak
     assert_kept("judging/stored.txt", "".join(told))
 
 
-def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(
-    store: Store, runs: list[Result]
-) -> None:
+def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(store, runs):
     random.Random(0).shuffle(runs)  # noqa: S311 - an order, no secret
 
     for result in runs:
@@ -105,7 +96,7 @@ def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(
     assert kept_judgements(store) == kept, "as if all were judged at once"
 
 
-def test_stored_judgements_equal_a_fresh_judgement(store: Store, runs: list[Result]) -> None:
+def test_stored_judgements_equal_a_fresh_judgement(store, runs):
     for result in runs:
         publish(store, result)
     told = compare_since(store, 0)
@@ -130,9 +121,7 @@ def test_stored_judgements_equal_a_fresh_judgement(store: Store, runs: list[Resu
 
 @pytest.mark.long
 @pytest.mark.parametrize("rejected", [True, False])
-def test_a_run_that_is_rejected_or_read_anew_leaves_no_judgement(
-    store: Store, runs: list[Result], rejected: bool
-) -> None:
+def test_a_run_that_is_rejected_or_read_anew_leaves_no_judgement(store, runs, rejected):
     for result in runs:
         publish(store, result)
     bad = Verdict(checks=(Check(name="x", passed=False, message="No."),))
@@ -149,10 +138,8 @@ def test_a_run_that_is_rejected_or_read_anew_leaves_no_judgement(
     )
 
 
-def test_nothing_is_stored_where_judging_fails(
-    store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
+def test_nothing_is_stored_where_judging_fails(store, runs, monkeypatch):
+    def fails(*_):
         raise RuntimeError("no judge")
 
     monkeypatch.setattr(judgements, "judge_runs", fails)
@@ -161,9 +148,7 @@ def test_nothing_is_stored_where_judging_fails(
     assert store.results() == []
 
 
-def test_runs_that_were_not_judged_are_judged_by_a_command(
-    store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_were_not_judged_are_judged_by_a_command(store, runs, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for result in runs:
         stored.write(store, result)  # does not judge
@@ -177,7 +162,7 @@ def test_runs_that_were_not_judged_are_judged_by_a_command(
     assert compare_since(store, 0).rows == told
 
 
-def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_result: MakeResult) -> None:
+def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store, make_result):
     for number, (dag_run, gpus) in enumerate((("1", 2), ("1", 4), ("2", 2), ("2", 1))):
         provenance = make_result("x", dag_run_id=dag_run).submitted.provenance.model_copy(
             update={"sweep": "gone"}
@@ -193,7 +178,7 @@ def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_r
 
 
 @pytest.fixture
-def small_step(make_result: MakeResult) -> list[Result]:
+def small_step(make_result):
     """Return twenty usual runs and eight that are 2 % slower, with a new variable; none stands out alone."""
     return [
         make_result(
@@ -207,9 +192,7 @@ def small_step(make_result: MakeResult) -> list[Result]:
 
 
 @pytest.mark.long
-def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_then(
-    store: Store, small_step: list[Result]
-) -> None:
+def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_then(store, small_step):
     raised = []
     for result in small_step:
         publish(store, result)
@@ -237,9 +220,7 @@ def test_a_small_step_of_weeks_ago_is_confirmed_with_its_date_and_what_changed_t
 
 
 @pytest.mark.long
-def test_a_slowdown_after_a_lucky_run_is_told_as_that_and_nothing_is_dismissed(
-    store: Store, make_result: MakeResult
-) -> None:
+def test_a_slowdown_after_a_lucky_run_is_told_as_that_and_nothing_is_dismissed(store, make_result):
     told = []
     for number, level in enumerate([*LEVELS[:7], 0.94, 1.06, 1.06, 1.06]):
         result = make_result(f"run-{number:02}", step_times=[level] * 20, submitted_at=1e9 + number)
@@ -252,9 +233,7 @@ def test_a_slowdown_after_a_lucky_run_is_told_as_that_and_nothing_is_dismissed(
 
 
 @pytest.mark.long
-def test_an_accepted_level_is_the_new_baseline(
-    store: Store, runs: list[Result], make_result: MakeResult
-) -> None:
+def test_an_accepted_level_is_the_new_baseline(store, runs, make_result):
     for result in runs:
         publish(store, result)
 
@@ -276,9 +255,7 @@ def test_an_accepted_level_is_the_new_baseline(
 
 
 @pytest.mark.long
-def test_a_level_is_accepted_by_a_command_with_a_note(
-    store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_level_is_accepted_by_a_command_with_a_note(store, runs, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for result in runs:
         publish(store, result)
@@ -292,12 +269,12 @@ def test_a_level_is_accepted_by_a_command_with_a_note(
 
 
 @pytest.mark.long
-def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Result]) -> None:
+def test_a_run_is_told_as_its_series_stood_after_it(store, runs):
     for result in runs:
         publish(store, result)
     publish(store, runs[0].model_copy(update={}))  # publishing it again changes nothing
 
-    def told(job_name: str) -> tuple[Any, ...]:
+    def told(job_name):
         judged = judgements.read_judgement(store, store.run(job_name))
         assert judged is not None
         return (
@@ -312,14 +289,14 @@ def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Res
     assert told("run-9") == ("run-9", "confirmed", "slower", 1)
 
 
-def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) -> Result:
+def on_nodes(make_result, number, level, *nodes):
     at = 1e9 + number
     ended = JobStatus(state=JobState.SUCCEEDED, started_at=at, ended_at=at + 40, nodes=nodes)
     return make_result(f"run-{number}", step_times=[level] * 20, submitted_at=at, status=ended)
 
 
 @pytest.mark.parametrize(("nodes", "named"), [("b[1-8]", " (b[1-8])"), ("b[1-9]", "")])
-def test_many_nodes_are_not_named(nodes: str, named: str) -> None:
+def test_many_nodes_are_not_named(nodes, named):
     assert Placement("a1", (nodes,)).words == f" on other nodes{named}"
 
 
@@ -337,12 +314,12 @@ def test_many_nodes_are_not_named(nodes: str, named: str) -> None:
     ],
 )
 def test_what_confirmation_runs_decided_says_on_which_nodes(
-    store: Store,
-    make_result: MakeResult,
-    confirmations: tuple[list[str], list[str]],
-    level: float,
-    words: str,
-) -> None:
+    store,
+    make_result,
+    confirmations,
+    level,
+    words,
+):
     for number, usual in enumerate(LEVELS[:7]):
         publish(store, on_nodes(make_result, number, usual, "a1"))
     publish(store, on_nodes(make_result, 7, 1.06, "a1", "a2"))

@@ -4,9 +4,6 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -25,14 +22,12 @@ from steptime.logs.training_log import Problem
 from steptime.pages import answers
 from steptime.pages.report_file import html, report_since
 from steptime.settings import config_dir
-from steptime.store.ledger import LedgerJob
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 from tests.store.conftest import ledger_job
 
 __all__ = ["ledger_job"]  # a fixture
 
-MakeResult = Callable[..., Result]
 NOW = time.time()
 MEMORY = "CUDA out of memory on rank 1"
 NCCL = "NCCL: a collective timed out on rank 0"
@@ -41,16 +36,16 @@ WATCHED = Verdict(checks=(Check(name="job_succeeded", passed=False, message="Exp
 
 
 def run(
-    make_result: MakeResult,
-    gpus: int,
-    week: float,
+    make_result,
+    gpus,
+    week,
     *,
-    sweep: str | None = "weekly-h",
-    cause: str | None = None,
-    attempt: int = 1,
-    seconds: float = 0.2,
-    **options: Any,
-) -> Result:
+    sweep="weekly-h",
+    cause=None,
+    attempt=1,
+    seconds=0.2,
+    **options,
+):
     """Return a run of the cell `tiny·fp32·GPUS`, `week` weeks ago; with a `cause` it failed."""
     provenance = make_result("x", dag_run_id=str(week)).submitted.provenance.model_copy(
         update={"sweep": sweep}
@@ -69,7 +64,7 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
+def filled(tmp_path_factory, make_result):
     """Return eight weeks of a sweep of three cells; in the last, one failed thrice and one did not run."""
     path = tmp_path_factory.mktemp("weeks") / "steptime.db"
     store = Store(f"sqlite:///{path}")
@@ -84,7 +79,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) ->
 
 
 @pytest.fixture
-def weeks(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def weeks(filled, tmp_path, monkeypatch):
     """Return the test's own copy of that store, which commands read."""
     url = f"sqlite:///{shutil.copy(filled, tmp_path / 's.db')}"
     monkeypatch.setenv("STEPTIME_STORE_URL", url)
@@ -98,7 +93,7 @@ LINE = (
 
 
 @pytest.mark.long
-def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks: Store) -> None:
+def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks):
     day = time.strftime("%Y-%m-%d", time.localtime(NOW - 3600 - WEEK_S + 60))
     remarks = [
         f"tiny·fp32·2 failed 3 times, the newest: {MEMORY}",
@@ -116,9 +111,7 @@ def test_cells_that_failed_or_did_not_run_are_named_with_the_cause(weeks: Store)
 
 
 @pytest.mark.long
-def test_a_cell_that_failed_in_the_weeks_before_fails_for_the_third_week(
-    weeks: Store, make_result: MakeResult
-) -> None:
+def test_a_cell_that_failed_in_the_weeks_before_fails_for_the_third_week(weeks, make_result):
     for week in (0, 1, 2, 4):
         stored.write(weeks, run(make_result, 8, week, cause=MEMORY))
 
@@ -132,9 +125,7 @@ def test_a_cell_that_failed_in_the_weeks_before_fails_for_the_third_week(
     assert missing.sentence == f"failed 4 times, the newest: {MEMORY}; it fails for the third week"
 
 
-def test_a_job_that_left_no_log_has_failed(
-    weeks: Store, make_result: MakeResult, ledger_job: Callable[..., LedgerJob]
-) -> None:
+def test_a_job_that_left_no_log_has_failed(weeks, make_result, ledger_job):
     of_cell = {
         "run": run(make_result, 4, 0).run,
         "dag_run_id": "0",
@@ -164,14 +155,14 @@ def test_a_job_that_left_no_log_has_failed(
 
 
 def test_weeks_in_which_jobs_left_no_run_count_as_failed(
-    weeks: Store,
-    make_result: MakeResult,
-    ledger_job: Callable[..., LedgerJob],
-) -> None:
+    weeks,
+    make_result,
+    ledger_job,
+):
     """Cell 8 left no run for three weeks, after a rejected one; cell 16 was rejected after two such weeks."""
     lost = {"state": "failed", "reason": "no space"}
 
-    def add(gpus: int, week: int, **fields: Any) -> None:
+    def add(gpus, week, **fields):
         at = NOW - 3600 - week * WEEK_S
         of_cell = {"run": run(make_result, gpus, 0).run, "created_at": at, "ended_at": at + 60}
         ledger.add(ledger_job(f"{gpus}-{week}", **of_cell, dag_run_id=str(week), **fields))
@@ -195,7 +186,7 @@ def test_weeks_in_which_jobs_left_no_run_count_as_failed(
         assert missing.sentence == told
 
 
-def test_command_line_and_report_print_the_same(weeks: Store) -> None:
+def test_command_line_and_report_print_the_same(weeks):
     shown = CliRunner().invoke(app, ["results", "compare"], catch_exceptions=False).stdout
     as_json = json.loads(
         CliRunner().invoke(app, ["results", "compare", "--format", "json"], catch_exceptions=False).stdout
@@ -209,7 +200,7 @@ def test_command_line_and_report_print_the_same(weeks: Store) -> None:
     assert f"{LINE}." in report
 
 
-def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks: Store) -> None:
+def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks):
     said = {}
     for row in weeks.results(since=NOW - 2 * WEEK_S):
         series = Series.from_row(row)
@@ -221,14 +212,14 @@ def test_the_trend_of_such_a_cell_says_so_instead_of_a_verdict_of_today(weeks: S
     assert ", after 7 runs; since then it did not run: sweep weekly-h has no result of it; " in said[4]
 
 
-def test_every_count_of_the_line_and_of_json(make_result: MakeResult) -> None:
+def test_every_count_of_the_line_and_of_json(make_result):
     """Dates are local, and 06:00 UTC is the same day in all time zones of the tests."""
 
-    def cell(gpus: int, cause: str = MEMORY, **fields: Any) -> MissingCell:
+    def cell(gpus, cause=MEMORY, **fields):
         told = {"attempts": 1, "last_job": f"job-{gpus}", "last_ran": 1_789_971_200.0} | fields
         return MissingCell(series(gpus), cause, **told)
 
-    def series(gpus: int) -> Series:
+    def series(gpus):
         return Series.from_run(make_result("x", gpus=gpus).run)
 
     found = Completeness(
@@ -288,9 +279,7 @@ def test_every_count_of_the_line_and_of_json(make_result: MakeResult) -> None:
         ),
     ],
 )
-def test_a_whole_sweep_is_missing_once_it_is_overdue(
-    store: Store, make_result: MakeResult, late: float, line: str
-) -> None:
+def test_a_whole_sweep_is_missing_once_it_is_overdue(store, make_result, late, line):
     for week in (3, 2, 1):
         publish(store, run(make_result, 1, week + late))
         publish(store, run(make_result, 2, week + late, sweep=None))
@@ -302,9 +291,7 @@ def test_a_whole_sweep_is_missing_once_it_is_overdue(
     assert found.line == line
 
 
-def test_the_sweeps_file_says_what_is_planned(
-    store: Store, make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sweeps_file_says_what_is_planned(store, make_result, tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(shutil.copytree(config_dir(), tmp_path / "config")))
     (tmp_path / "config" / "sweeps" / "weekly-h.yaml").write_text(
         "name: weekly-h\ndescription: Two cells\ncluster: local\ngpu_hours_max: 10\n"
@@ -325,7 +312,7 @@ def test_the_sweeps_file_says_what_is_planned(
     assert after.remarks == [f"tiny·fp32·2 did not run: {never}"], "8 is planned no longer"
 
 
-def levels(seed: int, level: Callable[[int, random.Random], float], noise: float = 0.01) -> list[float]:
+def levels(seed, level, noise=0.01):
     """Return the step times of half a year of weekly runs."""
     rng = random.Random(seed)  # noqa: S311 - step times, not secrets
     return [level(week, rng) * rng.gauss(1, noise) for week in range(26)]
@@ -343,16 +330,14 @@ def levels(seed: int, level: Callable[[int, random.Random], float], noise: float
     ],
     ids=["one level", "4 %", "6 %", "by the month", "a step", "a step and back"],
 )
-def test_two_levels_are_told_from_one_and_from_a_step(
-    level: Callable[[int, random.Random], float], least: float, most: float
-) -> None:
+def test_two_levels_are_told_from_one_and_from_a_step(level, least, most):
     found = [two_levels(levels(seed, level)) is not None for seed in range(300)]
     assert least <= sum(found) / len(found) <= most
 
 
 @pytest.mark.long
-def test_cells_that_alternate_or_are_too_noisy_are_counted(store: Store, make_result: MakeResult) -> None:
-    def times(seed: int, level: Sequence[float], noise: float) -> list[float]:
+def test_cells_that_alternate_or_are_too_noisy_are_counted(store, make_result):
+    def times(seed, level, noise):
         rng = random.Random(seed)  # noqa: S311 - step times, not secrets
         return [0.2 * level[week % len(level)] * rng.gauss(1, noise) for week in range(16)]
 

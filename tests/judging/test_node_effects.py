@@ -3,7 +3,6 @@
 import math
 import random
 import statistics
-from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -33,7 +32,7 @@ LARGE = (16, 17, 18)
 NOISE = 0.01
 
 
-def series(cell: int) -> Series:
+def series(cell):
     values = {"cluster": "h100", "gpu_type": "h100", "workload": "w", "proxy": False, "scaling": "weak"}
     values |= {"tuning": "", "for_judging": True, "mode": "performance", "dtype": "bf16"}
     spread = dict.fromkeys(series_columns("spread"), 1)
@@ -43,17 +42,17 @@ def series(cell: int) -> Series:
 
 
 def weeks_of(
-    seed: int,
+    seed,
     *,
-    there: Collection[int] = (),
-    step: float = 0.05,
-    others: Collection[int] = (),
-    others_step: float = 0.05,
-    others_weeks: int = 1,
-    slow_first: Collection[int] = (),
-    weeks: int = 20,
-    bad_weeks: int = 1,
-) -> tuple[str, list[NodeRun]]:
+    there=(),
+    step=0.05,
+    others=(),
+    others_step=0.05,
+    others_weeks=1,
+    slow_first=(),
+    weeks=20,
+    bad_weeks=1,
+):
     """Return the bad node and the runs of all cells; each suspected one ran twice more, on other nodes.
 
     In the last `bad_weeks`, the cells `there` run on the bad node, which slows its runs by `step`. In the
@@ -91,7 +90,7 @@ def weeks_of(
     return bad, runs
 
 
-def named(runs: Sequence[NodeRun]) -> set[str]:
+def named(runs):
     return {node for slow in slow_nodes(runs) for node in slow.nodes}
 
 
@@ -104,9 +103,7 @@ def named(runs: Sequence[NodeRun]) -> set[str]:
         (FOUR, 0.07, LARGE, 0.75),
     ],
 )
-def test_a_node_is_named_on_the_first_monday_also_while_other_cells_are_slower(
-    there: Collection[int], step: float, others: Collection[int], share: float
-) -> None:
+def test_a_node_is_named_on_the_first_monday_also_while_other_cells_are_slower(there, step, others, share):
     right = 0
     for seed in range(20):
         bad, runs = weeks_of(seed, there=there, step=step, others=others)
@@ -116,7 +113,7 @@ def test_a_node_is_named_on_the_first_monday_also_while_other_cells_are_slower(
     assert right >= share * 20
 
 
-def test_the_list_of_nodes_says_of_a_slow_one_what_its_incident_says() -> None:
+def test_the_list_of_nodes_says_of_a_slow_one_what_its_incident_says():
     bad, runs = weeks_of(3, there=SIX)
     [slow] = slow_nodes(runs)
     first = node_effects(runs)[0]
@@ -127,7 +124,7 @@ def test_the_list_of_nodes_says_of_a_slow_one_what_its_incident_says() -> None:
     assert first.change == pytest.approx(0.05, abs=0.015), "its usual weeks do not count"
 
 
-def test_its_size_has_an_interval_and_the_cells_that_ran_elsewhere_are_counted() -> None:
+def test_its_size_has_an_interval_and_the_cells_that_ran_elsewhere_are_counted():
     bad, runs = weeks_of(1, there=SIX, step=0.07)
     [slow] = slow_nodes(runs)
     assert slow.effect.low < 0.07 < slow.effect.high
@@ -142,9 +139,7 @@ def test_its_size_has_an_interval_and_the_cells_that_ran_elsewhere_are_counted()
 
 @pytest.mark.parametrize("others", [(), (11, 12, 13, 14, *LARGE)])
 @pytest.mark.parametrize("slow_first", [(), range(9, 17)])
-def test_no_node_is_named_for_cells_that_are_slower_for_another_reason(
-    others: Collection[int], slow_first: Collection[int]
-) -> None:
+def test_no_node_is_named_for_cells_that_are_slower_for_another_reason(others, slow_first):
     for seed in range(20):
         assert named(weeks_of(seed, others=others, slow_first=slow_first, step=0.0)[1]) == set()
 
@@ -152,9 +147,7 @@ def test_no_node_is_named_for_cells_that_are_slower_for_another_reason(
 @pytest.mark.parametrize(
     ("there", "weeks", "share"), [(SIX, 1, 0.95), (FOUR, 1, 0.75), (SIX, 2, 0.2), (SIX, 8, 0.75)]
 )
-def test_a_node_is_named_while_its_whole_cluster_is_slower(
-    there: Collection[int], weeks: int, share: float
-) -> None:
+def test_a_node_is_named_while_its_whole_cluster_is_slower(there, weeks, share):
     """Since this week, or for some weeks; its cells keep the cause that all cells have."""
     right = 0
     for seed in range(50, 70):
@@ -167,14 +160,14 @@ def test_a_node_is_named_while_its_whole_cluster_is_slower(
     assert right >= share * 20
 
 
-def test_no_node_is_named_while_the_whole_cluster_is_slower() -> None:
+def test_no_node_is_named_while_the_whole_cluster_is_slower():
     for seed in range(20):
         for weeks in (1, 3):
             slower = {"others": range(19), "others_step": 0.04, "others_weeks": weeks}
             assert named(weeks_of(seed, step=0.0, **slower)[1]) == set()  # type: ignore[arg-type]
 
 
-def test_a_node_on_top_of_a_slower_cluster_is_usual_again_by_its_runs_alone() -> None:
+def test_a_node_on_top_of_a_slower_cluster_is_usual_again_by_its_runs_alone():
     bad, runs = weeks_of(50, there=SIX, others=range(19), others_step=0.04)
     [slow] = slow_nodes(runs)
     at = 1e9 + 20 * WEEK_S
@@ -187,7 +180,7 @@ def test_a_node_on_top_of_a_slower_cluster_is_usual_again_by_its_runs_alone() ->
         assert seen == usual
 
 
-def test_the_only_node_is_not_told_from_its_cluster() -> None:
+def test_the_only_node_is_not_told_from_its_cluster():
     _, runs = weeks_of(1, step=0.0, others=range(19), others_step=0.05)
     everywhere = [replace(run, nodes=frozenset(["only"])) for run in runs]
     assert named(everywhere) == set()
@@ -195,7 +188,7 @@ def test_the_only_node_is_not_told_from_its_cluster() -> None:
 
 
 @pytest.mark.parametrize("step", [0.02, 0.03, -0.03])
-def test_nodes_are_as_usual_while_all_cells_of_the_cluster_are_slower_or_faster(step: float) -> None:
+def test_nodes_are_as_usual_while_all_cells_of_the_cluster_are_slower_or_faster(step):
     """Also those cells that are not confirmed yet: a third of them at 3 %, most at 2 %."""
     effects = [
         effect
@@ -206,7 +199,7 @@ def test_nodes_are_as_usual_while_all_cells_of_the_cluster_are_slower_or_faster(
     assert sum(effect.low <= 0 <= effect.high for effect in effects) >= 0.9 * len(effects)
 
 
-def test_the_runs_since_each_change_began_are_a_level_of_their_own() -> None:
+def test_the_runs_since_each_change_began_are_a_level_of_their_own():
     """Also those that were not suspected by themselves, and those of the first of two steps."""
     told = [
         (0, 1.00, "unchanged", None, 1.00),
@@ -230,13 +223,13 @@ def test_the_runs_since_each_change_began_are_a_level_of_their_own() -> None:
     assert [round(math.exp(run.change), 2) for run in runs] == [1.0, 1.04, 1.04, 1.10, 1.10, 1.0]
 
 
-def test_a_node_of_two_weeks_is_named_once_and_is_usual_again_by_runs_on_it_alone() -> None:
+def test_a_node_of_two_weeks_is_named_once_and_is_usual_again_by_runs_on_it_alone():
     bad, runs = weeks_of(3, there=SIX, step=0.05, bad_weeks=2)
     [slow] = slow_nodes(runs)
     assert slow.nodes == (bad,)
     assert not is_usual_again(runs, slow.nodes, slow.effect.change, slow.effect.since)
 
-    def later(change: float, nodes: Sequence[str]) -> list[NodeRun]:
+    def later(change, nodes):
         at = 1e9 + 20 * WEEK_S
         return [
             NodeRun(
@@ -261,9 +254,7 @@ def test_a_node_of_two_weeks_is_named_once_and_is_usual_again_by_runs_on_it_alon
         ((0.02, 0.02), 0.01, False),
     ],
 )
-def test_a_node_is_usual_again_beyond_doubt_only(
-    changes: tuple[float, ...], deviation: float, usual: bool
-) -> None:
+def test_a_node_is_usual_again_beyond_doubt_only(changes, deviation, usual):
     series = Series.from_row(dict.fromkeys(series_columns(), 1))
     runs = [
         NodeRun(series, f"job-{at}", 100.0 + at, frozenset({"bad", "n1"}), change, deviation, 8, level_runs=8)
@@ -274,7 +265,7 @@ def test_a_node_is_usual_again_beyond_doubt_only(
     assert not is_usual_again(runs, ("other",), 0.1, 99.0)
 
 
-def test_by_how_much_nodes_differ() -> None:
+def test_by_how_much_nodes_differ():
     _, runs = weeks_of(3, there=SIX, bad_weeks=2, others=(3, 4, 7), slow_first=(8,))
     told = [
         f"{effect.node} {effect.change:+.4f} {effect.low:+.4f} {effect.high:+.4f}, {effect.runs} runs of "

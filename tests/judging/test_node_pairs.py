@@ -7,13 +7,10 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
-from sixty_cells import SEEDS, StoresOf
+from sixty_cells import SEEDS
 from stored import write_node_sweep
 from typer.testing import CliRunner
 
@@ -31,9 +28,7 @@ NODES = tuple(f"node{number}" for number in range(1, 9))
 PAIRS = tuple(itertools.combinations(NODES, 2))
 
 
-def times_of(
-    seed: int, *, slow: dict[str, float] | None = None, link: tuple[str, str] | None = None
-) -> dict[tuple[str, str], float]:
+def times_of(seed, *, slow=None, link=None):
     """Return seconds by pair with 1 % of noise; slow nodes have these factors, and a slow link has 1.4."""
     noise, factors = random.Random(seed), slow or {}  # noqa: S311 - times, not secrets
     return {
@@ -44,13 +39,13 @@ def times_of(
     }
 
 
-def alone_of(seed: int, slow: dict[str, float] | None = None) -> dict[str, float]:
+def alone_of(seed, slow=None):
     noise = random.Random(seed)  # noqa: S311
     return {node: noise.gauss(0.02, 0.0002) * (slow or {}).get(node, 1.0) for node in NODES}
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_named_among_equal_nodes(seed: int) -> None:
+def test_nothing_is_named_among_equal_nodes(seed):
     times = times_of(seed)
     assert (find_slow_nodes(times, alone_of(seed)), find_slow_links(times, ())) == ({}, {})
 
@@ -66,13 +61,13 @@ def test_nothing_is_named_among_equal_nodes(seed: int) -> None:
         (20.0, "+20", "white on red"),
     ],
 )
-def test_a_slow_pair_stands_out(percent: float | None, text: str, style: str) -> None:
+def test_a_slow_pair_stands_out(percent, text, style):
     cell = _cell(percent)
     assert (cell.plain, str(cell.style)) == (text, style)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_one_bad_link_among_eight_nodes_is_named(seed: int) -> None:
+def test_one_bad_link_among_eight_nodes_is_named(seed):
     times = times_of(seed, link=("node3", "node7"))
     assert find_slow_nodes(times, alone_of(seed)) == {}
     found = find_slow_links(times, ())
@@ -81,7 +76,7 @@ def test_one_bad_link_among_eight_nodes_is_named(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_bad_node_is_named_and_none_of_its_links(seed: int) -> None:
+def test_a_bad_node_is_named_and_none_of_its_links(seed):
     slow = {"node2": 1.3}
     times = times_of(seed, slow=slow, link=("node4", "node8"))
     of_network = find_slow_nodes(times, alone_of(seed))
@@ -94,7 +89,7 @@ def test_a_bad_node_is_named_and_none_of_its_links(seed: int) -> None:
     )
 
 
-def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
+def test_with_two_pairs_of_each_node_only_a_pair_is_named():
     ring = {pair for pair in PAIRS if abs(NODES.index(pair[0]) - NODES.index(pair[1])) in (1, 7)}
     slow = {pair: seconds for pair, seconds in times_of(1, link=("node3", "node4")).items() if pair in ring}
     assert find_slow_nodes(slow, {}) == {}
@@ -104,7 +99,7 @@ def test_with_two_pairs_of_each_node_only_a_pair_is_named() -> None:
     assert "too few pairs to tell which" in find_slow_links(of_one, ())["node3 - node4"], "node4 has two"
 
 
-def test_the_whole_sentences_of_nodes_and_links() -> None:
+def test_the_whole_sentences_of_nodes_and_links():
     """Of six nodes two are slow, which makes more than half of the pairs slow; one more link is, too."""
     pairs = [
         frozenset(pair) for pair in itertools.combinations((f"node{number}" for number in range(1, 7)), 2)
@@ -125,7 +120,7 @@ def test_the_whole_sentences_of_nodes_and_links() -> None:
 
 
 @pytest.fixture(scope="module")
-def swept(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Store:
+def swept(make_result, tmp_path_factory):
     """Return a store with a node sweep of eight nodes whose link from node3 to node7 is slow."""
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('swept') / 's.db'}")
     runs = {(node,): seconds for node, seconds in alone_of(1).items()} | times_of(1, link=("node3", "node7"))
@@ -134,7 +129,7 @@ def swept(make_result: Callable[..., Any], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.long
-def test_the_heat_map_names_the_bad_link(swept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heat_map_names_the_bad_link(swept, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", swept.url)
     found = describe_node_pairs(swept, "nodes")
     assert (found.nodes, len(found.pairs), list(found.slow_links)) == (NODES, 28, ["node3 - node7"])
@@ -149,15 +144,13 @@ def test_the_heat_map_names_the_bad_link(swept: Store, monkeypatch: pytest.Monke
     assert answer["nodes"]["findings"] == list(found.findings)
 
 
-def test_the_page_of_a_node_has_its_sentences(swept: Store) -> None:
+def test_the_page_of_a_node_has_its_sentences(swept):
     of_node = {node: describe_node(swept, "local", node, now=1.79e9 + 3600)["pairs"] for node in NODES}
     assert {node for node, sentences in of_node.items() if sentences} == {"node3", "node7"}
 
 
 @pytest.mark.slow
-def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
-    sixty_cells: StoresOf, make_result: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(sixty_cells, make_result, tmp_path):
     """Pairs too short to be timed are no evidence, and the update of incidents still succeeds."""
     stores = sixty_cells(SEEDS[0])
     shutil.copy(stores.planted.removeprefix("sqlite:///"), tmp_path / "s.db")
@@ -165,7 +158,7 @@ def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
     pairs = list(itertools.combinations([bad, *NODES], 2))
     of_east = make_result().run.model_copy(update={"cluster": "east"})
 
-    def evidence() -> str:
+    def evidence():
         update_incidents(store)
         [found] = [one for one in incidents(store) if one.subject == f"node {bad}"]
         return found.evidence
@@ -185,9 +178,7 @@ def test_what_a_node_sweep_has_measured_is_evidence_of_an_incident(
 
 
 @pytest.mark.long
-def test_the_command_to_drain_a_slow_node_is_shown(
-    make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_to_drain_a_slow_node_is_shown(make_result, tmp_path, monkeypatch):
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     on_slurm = make_result().run.model_copy(update={"cluster": "mini-slurm"})
     write_node_sweep(
@@ -203,6 +194,6 @@ def test_the_command_to_drain_a_slow_node_is_shown(
     assert answers.node(store, "local", "node2")["drain"] is None
 
 
-def test_a_sweep_without_pairs_is_refused(swept: Store) -> None:
+def test_a_sweep_without_pairs_is_refused(swept):
     with pytest.raises(UserError, match="no valid run of the sweep 'weekly' had two nodes"):
         describe_node_pairs(swept, "weekly")

@@ -12,19 +12,19 @@ from steptime.judging.onset import likely_indexes
 RUNS = range(1, 14)
 
 
-def series(step: float, at: int, seed: int, noise: float = 0.01) -> list[float]:
+def series(step, at, seed, noise=0.01):
     """Return the step times of fifteen runs with a step."""
     rng = random.Random(seed)  # noqa: S311 - step times, not secrets
     return [rng.gauss(1 + step * (place >= at), noise) for place in range(15)]
 
 
 @pytest.mark.parametrize("at", [3, 8, 12])
-def test_a_clear_step_has_one_run(at: int) -> None:
+def test_a_clear_step_has_one_run(at):
     assert likely_indexes(series(0.1, at, seed=1), RUNS, "slower") == (at, at, at)
     assert likely_indexes(series(-0.1, at, seed=1), RUNS, "faster") == (at, at, at)
 
 
-def test_the_range_has_the_step_as_often_as_it_says_and_a_change_makes_it_exact() -> None:
+def test_the_range_has_the_step_as_often_as_it_says_and_a_change_makes_it_exact():
     within, exact, exact_by_change = 0, 0, 0
     for seed in range(300):
         seconds = series(0.02, 9, seed)
@@ -38,12 +38,12 @@ def test_the_range_has_the_step_as_often_as_it_says_and_a_change_makes_it_exact(
     assert exact_by_change / 300 == pytest.approx(0.93, abs=0.04)
 
 
-def test_without_a_step_in_that_direction_the_last_run_is_taken() -> None:
+def test_without_a_step_in_that_direction_the_last_run_is_taken():
     assert likely_indexes([1.0] * 8 + [0.9] * 7, range(1, 3), "slower") == (2, 2, 2)
 
 
 @pytest.mark.long
-def test_when_a_level_began_by_each_of_its_runs() -> None:
+def test_when_a_level_began_by_each_of_its_runs():
     planted = {
         "a step and its cause": (lambda week: 1 + 0.04 * (week >= 12), {6: "Ring", 12: "Tree"}),
         "a ramp": (lambda week: 1 + 0.012 * max(0, week - 8), {}),

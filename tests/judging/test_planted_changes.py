@@ -8,7 +8,7 @@ from planted_changes import FAR_ENOUGH, PLANTED, false_reports, half_year, score
 
 
 @pytest.mark.slow
-def test_what_is_planted_is_found_with_its_cause_and_date() -> None:
+def test_what_is_planted_is_found_with_its_cause_and_date():
     counts, wrong = Counter[tuple[str, str]](), list[str]()
     for seed in (101, 102, 103):
         found, others = score(half_year(seed, planted=True))
@@ -30,7 +30,7 @@ def test_what_is_planted_is_found_with_its_cause_and_date() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_where_nothing_changes_hardly_anything_is_reported() -> None:
+def test_where_nothing_changes_hardly_anything_is_reported():
     counts = false_reports(101)
 
     assert counts["cell-weeks"] == 1200

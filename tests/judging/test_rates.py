@@ -6,7 +6,6 @@ A week is a run of each cell, a comparison, the confirmation runs that it asks f
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
 from functools import cache
 
 import numpy as np
@@ -36,22 +35,20 @@ NOISY_STEPS = [(0.1, 0.08), (0.2, 0.42), (0.3, 0.82)]
 ALTERNATING = 0.02
 """The share of cells alternating between two levels 4 % apart that are confirmed slower in half a year."""
 
-Cells = Mapping[Series, SeriesState]
-
 
 @cache
-def series(number: int) -> Series:
+def series(number):
     """Return a cell of its own for each number."""
     return Series.from_row(dict.fromkeys(series_columns()) | {"gpus": number})
 
 
 @cache
-def run_of(one: Series) -> SeriesRun:
+def run_of(one):
     """Return a run of a cell; the time of a judgement is that of its state."""
     return SeriesRun({"job_name": f"job-{one['gpus']}", "submitted_at": 0.0, "stragglers": None}, 1.0, "")
 
 
-def usual(noise: np.random.Generator, cells: int) -> Cells:
+def usual(noise, cells):
     """Return cells with a whole baseline."""
     runs = noise.normal(1, NOISE, (cells, BASELINE_RUNS)).tolist()
     return {
@@ -60,7 +57,7 @@ def usual(noise: np.random.Generator, cells: int) -> Cells:
     }
 
 
-def compared(cells: Cells) -> tuple[Finding, ...]:
+def compared(cells):
     """Return the cells' findings as a comparison orders them, worst first."""
     judged = [(one, Judgement(run_of(one), series_state)) for one, series_state in cells.items()]
     q_values = adjust_q_values(judged)
@@ -69,9 +66,7 @@ def compared(cells: Cells) -> tuple[Finding, ...]:
     )
 
 
-def a_week(
-    before: Cells, noise: np.random.Generator, slower: float = 0
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+def a_week(before, noise, slower=0):
     """Return the findings before and after confirmation runs; the cell `series(0)` is slower by that part."""
     levels = {one: 1 + slower * (one == series(0)) for one in before}
     runs = noise.normal(list(levels.values()), NOISE).tolist()
@@ -84,7 +79,7 @@ def a_week(
     return before_confirmation, compared(cells) if wanting else before_confirmation
 
 
-def unchanged_years(cells: int, years: int) -> Counter[str]:
+def unchanged_years(cells, years):
     """Count the findings in years of a sweep whose cells never change."""
     noise, counts = np.random.default_rng(12), Counter[str]()
     for _ in range(years):
@@ -104,7 +99,7 @@ def unchanged_years(cells: int, years: int) -> Counter[str]:
     return counts
 
 
-def power(slower: float, cells: int, weeks: int) -> float:
+def power(slower, cells, weeks):
     """Return how often the one cell that got slower is confirmed in its first week."""
     noise, confirmed = np.random.default_rng(12), 0
     for _ in range(weeks):
@@ -116,7 +111,7 @@ def power(slower: float, cells: int, weeks: int) -> float:
     return confirmed / weeks
 
 
-def seen_at_the_least(cells: int) -> float:
+def seen_at_the_least(cells):
     """Return how often a run slower by its cell's minimum detectable change is suspected."""
     noise, seen = np.random.default_rng(12), 0
     for before in usual(noise, cells).values():
@@ -126,14 +121,14 @@ def seen_at_the_least(cells: int) -> float:
 
 
 def confirmed_within(
-    step: float,
-    weeks: int,
+    step,
+    weeks,
     *,
-    noise: float = NOISE,
-    lucky: bool = False,
-    series: int = 300,
-    level: Callable[[random.Random], float] = lambda _: 1.0,
-) -> float:
+    noise=NOISE,
+    lucky=False,
+    series=300,
+    level=lambda _: 1.0,
+):
     """Return how often a lasting step after 14 usual runs is confirmed as slower, with confirmation runs.
 
     Args:
@@ -164,23 +159,23 @@ def confirmed_within(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("step", "confirmed"), [(0.04, 0.94), (0.06, 1.0), (0.09, 1.0)])
-def test_a_lucky_run_hides_no_slowdown(step: float, confirmed: float) -> None:
+def test_a_lucky_run_hides_no_slowdown(step, confirmed):
     assert confirmed_within(step, 10, lucky=True) >= confirmed - 0.02
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("step", "confirmed"), NOISY_STEPS)
-def test_steps_of_a_noisy_cell(step: float, confirmed: float) -> None:
+def test_steps_of_a_noisy_cell(step, confirmed):
     assert confirmed_within(step, 10, noise=0.08) == pytest.approx(confirmed, abs=0.05)
 
 
 @pytest.mark.exhaustive
-def test_a_cell_that_alternates_between_two_levels_is_rarely_called_slower() -> None:
+def test_a_cell_that_alternates_between_two_levels_is_rarely_called_slower():
     alternating = confirmed_within(0, 26, level=lambda rng: rng.choice([1.0, 1.04]))
     assert alternating == pytest.approx(ALTERNATING, abs=0.02)
 
 
-def test_false_alarms_are_rare_after_confirmation() -> None:
+def test_false_alarms_are_rare_after_confirmation():
     years = 20
     found = unchanged_years(CELLS, years)
     of_a_metric = {what: number / (CELLS * years) for what, number in found.items()}
@@ -195,7 +190,7 @@ def test_false_alarms_are_rare_after_confirmation() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("cells", "a_year"), [(1, 0.029), (20, 0.021), (CELLS, 0.016)])
-def test_false_alarms_are_rare_in_sweeps_of_any_size(cells: int, a_year: float) -> None:
+def test_false_alarms_are_rare_in_sweeps_of_any_size(cells, a_year):
     years = 20_000 // cells
     found = unchanged_years(cells, years)
     assert found["confirmed"] / (cells * years) == pytest.approx(a_year, abs=0.003)
@@ -214,12 +209,10 @@ def test_false_alarms_are_rare_in_sweeps_of_any_size(cells: int, a_year: float) 
         ),
     ],
 )
-def test_a_slowdown_is_confirmed_in_its_first_week(
-    slower: float, cells: int, weeks: int, confirmed: float
-) -> None:
+def test_a_slowdown_is_confirmed_in_its_first_week(slower, cells, weeks, confirmed):
     assert power(slower, cells, weeks) == pytest.approx(confirmed, abs=0.03)
 
 
 @pytest.mark.exhaustive
-def test_a_slowdown_of_the_least_size_is_seen_by_four_runs_of_five() -> None:
+def test_a_slowdown_of_the_least_size_is_seen_by_four_runs_of_five():
     assert seen_at_the_least(4000) == pytest.approx(0.8, abs=0.02)

@@ -19,12 +19,12 @@ USUAL, SLOWER = (
 )
 
 
-def test_thirty_runs_that_nothing_slowed_raise_no_alarm() -> None:
+def test_thirty_runs_that_nothing_slowed_raise_no_alarm():
     assert len(USUAL) == 30
     assert "slower" not in {one.direction for one in series_states(USUAL)}
 
 
-def test_runs_that_were_slowed_are_suspected_and_confirmed() -> None:
+def test_runs_that_were_slowed_are_suspected_and_confirmed():
     stood = series_states([*USUAL, *SLOWER])[len(USUAL) :]
 
     assert [(one.state, one.direction) for one in stood] == [

@@ -1,18 +1,14 @@
 """The differences of two runs by their records, which are the events of a series."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from steptime.judging.record_changes import changed_to, changes, has_changed_to, is_notable, node_changes
-from steptime.store.run_models import Result
 from steptime.store.run_records import setup_sha256
 
-MakeResult = Callable[..., Result]
 
-
-def test_events_between_two_runs_are_told_with_both_values(make_result: MakeResult) -> None:
+def test_events_between_two_runs_are_told_with_both_values(make_result):
     one = json.loads(make_result("one").record)
     other = json.loads(make_result("two", environment={"NCCL_ALGO": "Ring"}).record)
     other["versions"] |= {"nemo": "2.8.0", "driver": "a/folder/with/a/long/name/of/more/than/40"}
@@ -36,7 +32,7 @@ def test_events_between_two_runs_are_told_with_both_values(make_result: MakeResu
     assert changes(json.dumps(one), json.dumps(one)) == []
 
 
-def test_what_does_not_change_how_a_run_ran_is_no_event(make_result: MakeResult) -> None:
+def test_what_does_not_change_how_a_run_ran_is_no_event(make_result):
     one = json.loads(make_result("one").record)
     other = json.loads(json.dumps(one))
     other["run"] |= {"model_flops": 1.0, "experiment": "other", "repeat": 9, "checkpoint_path": "/other"}
@@ -65,13 +61,11 @@ def test_what_does_not_change_how_a_run_ran_is_no_event(make_result: MakeResult)
         (["n1", "n2", "n3", "n4", "n5"], ["n1", "n2", "n6"], ["nodes: 1 of 3 are others"]),
     ],
 )
-def test_of_many_nodes_it_says_how_many_are_others(
-    before: list[str], after: list[str], told: list[str]
-) -> None:
+def test_of_many_nodes_it_says_how_many_are_others(before, after, told):
     assert node_changes(", ".join(before) or None, ", ".join(after)) == told
 
 
-def test_a_variable_differs_once_by_its_own_name(make_result: MakeResult) -> None:
+def test_a_variable_differs_once_by_its_own_name(make_result):
     """The plan has the requested variables, and the record of what ran has all of them."""
     one = json.loads(make_result("one").record)
     other = one | {"run": one["run"] | {"environment": {"NCCL_ALGO": "Ring"}}}
@@ -80,7 +74,7 @@ def test_a_variable_differs_once_by_its_own_name(make_result: MakeResult) -> Non
     assert "NCCL_ALGO none → Ring" in changes(json.dumps(one), json.dumps(other))
 
 
-def test_runs_made_alike_share_a_hash_on_whatever_nodes(make_result: MakeResult) -> None:
+def test_runs_made_alike_share_a_hash_on_whatever_nodes(make_result):
     one = json.loads(make_result("one").record)
     elsewhere = one | {"nodes": ["n7"]}
     reordered = dict(reversed(one.items())) | {"versions": dict(reversed(one["versions"].items()))}
@@ -91,7 +85,7 @@ def test_runs_made_alike_share_a_hash_on_whatever_nodes(make_result: MakeResult)
     assert setup_sha256("{}") is None
 
 
-def test_which_events_may_slow_a_run_and_which_runs_share_them() -> None:
+def test_which_events_may_slow_a_run_and_which_runs_share_them():
     events = ("nodes: 4 of 5 are others", "nodes n1 → n2", "commit 1 → 2", "steptime 1 → 2", "nccl 1 → 2")
     assert [is_notable(event) for event in events] == [False, False, False, False, True]
     assert changed_to("image digest a b → c") == changed_to("image digest d → c") == ("image", "c")

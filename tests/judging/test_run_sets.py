@@ -3,8 +3,6 @@
 import json
 import math
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
 
 import pytest
 import stored
@@ -25,11 +23,9 @@ from steptime.measure.metrics import measure
 from steptime.measure.record import format_record
 from steptime.recipes.models import Mode
 from steptime.store.database import write_transaction
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 from steptime.store.schema import runs
 
-Write = Callable[..., None]
 NOW = 1_790_000_000.0
 DAY_S = 86_400.0
 UP = "median of 6 cells in both sets +3.0 % (+3.0 to +3.0 %)"
@@ -37,25 +33,25 @@ DOWN = "median of 6 cells in both sets -3.0 % (-3.0 to -3.0 %)"
 
 
 @pytest.fixture
-def store(tmp_path: Any) -> Store:
+def store(tmp_path):
     return Store(f"sqlite:///{tmp_path / 'steptime.db'}")
 
 
 @pytest.fixture
-def write(store: Store, make_result: Callable[..., Result]) -> Write:
+def write(store, make_result):
     """Return a function that stores a run with an image, nodes and a step time."""
 
     def put(
-        job: str,
-        seconds: float,
+        job,
+        seconds,
         *,
-        image: str = "nemo:old",
-        nodes: Iterable[str] = ("n1",),
-        recipe: dict[str, Any] | None = None,
-        cluster: str = "local",
-        tuning: str = "",
-        **options: Any,
-    ) -> None:
+        image="nemo:old",
+        nodes=("n1",),
+        recipe=None,
+        cluster="local",
+        tuning="",
+        **options,
+    ):
         plain = make_result(job, step_times=[seconds] * 20, **options)
         run = plain.run.model_copy(
             update={
@@ -73,7 +69,7 @@ def write(store: Store, make_result: Callable[..., Result]) -> Write:
     return put
 
 
-def test_releases_are_compared_over_the_cells_of_both(store: Store, write: Write) -> None:
+def test_releases_are_compared_over_the_cells_of_both(store, write):
     rng = random.Random(7)  # noqa: S311 - step times, not secrets
     for gpus in (1, 2, 4, 8, 16, 32, 64):
         for number in range(4):
@@ -110,9 +106,7 @@ def test_releases_are_compared_over_the_cells_of_both(store: Store, write: Write
     )
 
 
-def test_types_of_gpu_are_compared_per_token_whatever_their_cluster_and_parallelism(
-    store: Store, write: Write
-) -> None:
+def test_types_of_gpu_are_compared_per_token_whatever_their_cluster_and_parallelism(store, write):
     for number in range(3):
         h100 = {"gpu_type": "h100", "dtype": "bf16"}
         write(f"h{number}", 4.0, recipe=h100, cluster="hopper", submitted_at=NOW + number)
@@ -149,7 +143,7 @@ def test_types_of_gpu_are_compared_per_token_whatever_their_cluster_and_parallel
     assert [cell.difference.change for cell in by_price.cells] == [pytest.approx(0.5)]
 
 
-def test_runs_with_an_argument_are_compared_with_runs_without(store: Store, write: Write) -> None:
+def test_runs_with_an_argument_are_compared_with_runs_without(store, write):
     for number in range(3):
         write(f"a{number}", 1.0)
         write(f"b{number}", 1.1, tuning="tp2 recompute_num_layers=1")
@@ -160,7 +154,7 @@ def test_runs_with_an_argument_are_compared_with_runs_without(store: Store, writ
     ]
 
 
-def test_this_month_against_the_last_one(store: Store, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_month_against_the_last_one(store, write, monkeypatch):
     monkeypatch.setattr("steptime.judging.run_sets.time.time", lambda: NOW)
     for day in (1, 8, 29, 31, 38, 61):
         write(f"before-{day}", 1.0 if day > 30 else 1.1, submitted_at=NOW - day * DAY_S)
@@ -192,9 +186,7 @@ def test_this_month_against_the_last_one(store: Store, write: Write, monkeypatch
         (["image=nemo.old"], []),
     ],
 )
-def test_a_set_is_chosen_by_recorded_values(
-    store: Store, write: Write, conditions: list[str], expected: list[str]
-) -> None:
+def test_a_set_is_chosen_by_recorded_values(store, write, conditions, expected):
     write("a", 1.0)
     write("b", 1.0, image="nemo:new", environment={"NCCL_ALGO": "Ring"})
     write("c", 1.0, image="nemo:newest", nodes=["n2", "n11"])
@@ -213,16 +205,14 @@ def test_a_set_is_chosen_by_recorded_values(
         (["node=n9"], r"set A \(node=n9\) has no valid run of a judged mode"),
     ],
 )
-def test_sets_that_cannot_be_read_are_refused(
-    store: Store, write: Write, conditions: list[str], complaint: str
-) -> None:
+def test_sets_that_cannot_be_read_are_refused(store, write, conditions, complaint):
     write("a", 1.0)
     with pytest.raises(UserError, match=complaint):
         compare_sets(store, conditions, ["image=nemo:old"])
 
 
-def test_cells_leave_out_what_the_sets_compare() -> None:
-    def columns(a: str, b: str) -> set[str]:
+def test_cells_leave_out_what_the_sets_compare():
+    def columns(a, b):
         return set(identity(RunSet.parse([a], NOW), RunSet.parse([b], NOW)))
 
     every = columns("image=a", "image=b")
@@ -237,10 +227,10 @@ def test_cells_leave_out_what_the_sets_compare() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [(2, 2), (3, 3), (4, 12), (20, 20)])
 @pytest.mark.parametrize("outliers", [0.0, 0.1])
-def test_the_interval_of_a_cell_has_the_true_difference_in_95_of_100(a: int, b: int, outliers: float) -> None:
+def test_the_interval_of_a_cell_has_the_true_difference_in_95_of_100(a, b, outliers):
     rng = random.Random(3)  # noqa: S311 - step times, not secrets
 
-    def seconds(count: int, level: float) -> list[float]:
+    def seconds(count, level):
         return [
             level * math.exp(rng.gauss(0, 0.1 if rng.random() < outliers else 0.01)) for _ in range(count)
         ]
@@ -252,9 +242,7 @@ def test_the_interval_of_a_cell_has_the_true_difference_in_95_of_100(a: int, b: 
 
 
 @pytest.mark.parametrize(("cells", "ends"), [(6, (1, 6)), (9, (2, 8)), (25, (8, 18))])
-def test_the_median_over_cells_lies_between_the_ranks_of_the_sign_test(
-    cells: int, ends: tuple[int, int]
-) -> None:
+def test_the_median_over_cells_lies_between_the_ranks_of_the_sign_test(cells, ends):
     found = median_difference([rank / 100 for rank in range(1, cells + 1)][::-1])
     assert (found.low, found.high) == (ends[0] / 100, ends[1] / 100)
 
@@ -278,7 +266,7 @@ def test_the_median_over_cells_lies_between_the_ranks_of_the_sign_test(
         ((), "time", "no cell is in both sets: 2 in A, 3 in B"),
     ],
 )
-def test_the_sentence_and_the_remarks(changes: tuple[float, ...], measure: Any, sentence: str) -> None:
+def test_the_sentence_and_the_remarks(changes, measure, sentence):
     days = (1_789_971_200.0, 1_789_971_200.0 + 3 * DAY_S)
     old, new = (SeriesRun({"job_name": f"job-{at}", "submitted_at": at}, 1.0, "") for at in days)
     cells = tuple(CellDifference("c", (), (), (), (), Difference(change)) for change in changes)
@@ -307,7 +295,7 @@ def test_the_sentence_and_the_remarks(changes: tuple[float, ...], measure: Any, 
     ]
 
 
-def test_few_runs_and_few_cells_have_no_interval() -> None:
+def test_few_runs_and_few_cells_have_no_interval():
     assert difference([1.0], [1.1, 1.2]).low is None
     assert median_difference([0.1] * 5).low is None
     assert not median_difference([0.1] * 5).is_certain

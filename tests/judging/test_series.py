@@ -1,24 +1,18 @@
 """Series: which runs belong together, which of their numbers are judged, and which changes are events."""
 
-from collections.abc import Callable
-
 import pytest
 import stored
 
 from steptime.judging.comparison import compare_since
-from steptime.judging.series import Series, SeriesRun, series_runs
-from steptime.recipes.models import Mode, Run
-from steptime.store.run_models import Result
-from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
+from steptime.judging.series import Series, series_runs
+from steptime.recipes.models import Mode
 
 
-def history(store: Store, series: Series) -> list[SeriesRun]:
+def history(store, series):
     return series_runs(store.results(**series.key)[::-1])
 
 
-def test_a_stored_run_and_its_plan_are_of_one_series(store: Store, make_result: MakeResult) -> None:
+def test_a_stored_run_and_its_plan_are_of_one_series(store, make_result):
     result = make_result(gpus=4, tensor=2)
     stored.write(store, result)
 
@@ -29,9 +23,7 @@ def test_a_stored_run_and_its_plan_are_of_one_series(store: Store, make_result: 
     assert Series.from_row(series.key | {"mode": "checkpoint_save"}).label == "tiny·fp32·4·checkpoint save"
 
 
-def test_what_was_asked_for_makes_a_series_and_nothing_else_does(
-    store: Store, make_result: MakeResult
-) -> None:
+def test_what_was_asked_for_makes_a_series_and_nothing_else_does(store, make_result):
     one = make_result("one")
     moved = one.run.model_copy(update={"seed": 99, "repeat": 2, "environment": {"OMP_NUM_THREADS": "4"}})
     stored.write(store, one)
@@ -45,14 +37,12 @@ def test_what_was_asked_for_makes_a_series_and_nothing_else_does(
         assert series.differences(differs) == [f"{name.replace('_', ' ')} {value} and {other}"]
 
 
-def spread_over_experts(run: Run, ranks: int | None) -> Run:
+def spread_over_experts(run, ranks):
     spread = run.recipe.parallelism.model_copy(update={"expert": ranks})
     return run.model_copy(update={"recipe": run.recipe.model_copy(update={"parallelism": spread})})
 
 
-def test_expert_parallelism_makes_a_series_only_where_there_is_some(
-    store: Store, make_result: MakeResult
-) -> None:
+def test_expert_parallelism_makes_a_series_only_where_there_is_some(store, make_result):
     dense = make_result("dense")
     for name, ranks in (("one", 1), ("two", 2)):
         stored.write(store, make_result(name, run=spread_over_experts(dense.run, ranks)))
@@ -66,7 +56,7 @@ def test_expert_parallelism_makes_a_series_only_where_there_is_some(
     assert "tp/pp/cp/dp/ep 1/1/1/2/2, cpu" in other.full_name
 
 
-def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResult) -> None:
+def test_a_run_is_judged_by_its_steady_steps(store, make_result):
     slow_start = [9.0] * 30 + [0.2] * 9 + [0.3] * 11
     result = make_result(max_steps=50, step_times=slow_start)
     stored.write(store, result)
@@ -77,9 +67,7 @@ def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResu
     assert run.judged_on == "median of steps 25 to 49"
 
 
-def test_a_run_without_steps_is_judged_by_its_documented_number(
-    store: Store, make_result: MakeResult
-) -> None:
+def test_a_run_without_steps_is_judged_by_its_documented_number(store, make_result):
     result = make_result()
     assert result.measurement is not None
     measured = result.measurement.model_copy(update={"steady_steps": None, "steady_step_time_s": None})
@@ -91,9 +79,7 @@ def test_a_run_without_steps_is_judged_by_its_documented_number(
 
 
 @pytest.mark.parametrize("blocked", [True, False])
-def test_checkpoints_are_judged_by_their_own_seconds(
-    store: Store, make_result: MakeResult, *, blocked: bool
-) -> None:
+def test_checkpoints_are_judged_by_their_own_seconds(store, make_result, *, blocked):
     """A save is judged by the seconds that training waited, if its log has them, as documents print these."""
     column = "checkpoint_blocked_s" if blocked else "checkpoint_save_s"
     for number in range(9):

@@ -15,7 +15,6 @@ from sixty_cells import (
     SEEDS,
     STEP,
     WEST_CHANGE,
-    StoresOf,
     cells,
     named,
     planted,
@@ -25,7 +24,6 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since
-from steptime.judging.findings import Comparison, Finding
 from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.slow
@@ -33,12 +31,12 @@ pytestmark = pytest.mark.slow
 MANY_SEEDS = range(40)
 
 
-def week(url: str) -> Comparison:
+def week(url):
     """Return the comparison that *This week* shows for a store."""
     return compare_since(Store(url), time.time() - WEEK_S)
 
 
-def by_cell(compared: Comparison) -> dict[str, Finding]:
+def by_cell(compared):
     found = dict(zip(compared.names, compared.findings, strict=True))
     assert found.keys() == cells().keys()
     return found
@@ -47,13 +45,13 @@ def by_cell(compared: Comparison) -> dict[str, Finding]:
 @pytest.mark.parametrize(
     "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in SEEDS[1:])]
 )
-def test_exactly_what_is_planted_is_named(sixty_cells: StoresOf, seed: int) -> None:
+def test_exactly_what_is_planted_is_named(sixty_cells, seed):
     stores = sixty_cells(seed)
     assert named(week(stores.unchanged).rows) == set()
     assert named(week(stores.planted).rows) == planted(stores)
 
 
-def test_what_is_named_has_its_reason(sixty_cells: StoresOf) -> None:
+def test_what_is_named_has_its_reason(sixty_cells):
     stores = sixty_cells(SEEDS[0])
     compared = week(stores.planted)
     found, rows = by_cell(compared), {row["cell"]: row for row in compared.rows}
@@ -71,9 +69,7 @@ def test_what_is_named_has_its_reason(sixty_cells: StoresOf) -> None:
     assert rows["70b·bf16·2048·checkpoint load"]["against_publication"] is None
 
 
-def test_compare_as_a_process_and_the_report_name_the_same(
-    sixty_cells: StoresOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compare_as_a_process_and_the_report_name_the_same(sixty_cells, tmp_path, monkeypatch):
     stores = sixty_cells(SEEDS[0])
     monkeypatch.setenv("STEPTIME_STORE_URL", stores.planted)
     wanted = planted(stores)
@@ -97,7 +93,7 @@ def test_compare_as_a_process_and_the_report_name_the_same(
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
-def test_of_many_seeds_few_err(sixty_cells: StoresOf) -> None:
+def test_of_many_seeds_few_err(sixty_cells):
     wrong, missed, alarmed = [], [], []
     for seed in MANY_SEEDS:
         stores = sixty_cells(seed)

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,18 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.judging.detection import Baseline
 from steptime.judging.suite import SuiteCell, judge_suite
-from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.settings import config_dir
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 BASELINE_S = 2.0
 LIMIT_S = BASELINE_S / 0.95
 
 
 @pytest.fixture
-def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+def cells(tmp_path, monkeypatch):
     """Return the first repeat of each cell of a suite of 7; all cells but the last have a baseline."""
     shutil.copytree(config_dir(), tmp_path / "config")
     (tmp_path / "config/sweeps/mini.yaml").write_text(
@@ -53,13 +50,13 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 
 def ran(
-    make_result: MakeResult,
-    run: Run,
-    *seconds: float,
-    at: float = 1e9,
-    verdict: Verdict | None = None,
-    folder: Path = Path("/nowhere"),
-) -> list[str]:
+    make_result,
+    run,
+    *seconds,
+    at=1e9,
+    verdict=None,
+    folder=Path("/nowhere"),
+):
     """Store runs of a cell with these mean step times; return their jobs."""
     made = make_result("x").submitted
     names = []
@@ -84,7 +81,7 @@ BAD = Verdict(checks=(Check(name="loss", passed=False, message="The loss is NaN.
 
 
 @pytest.mark.long
-def test_each_verdict_and_the_dossier(make_result: MakeResult, cells: list[Run], tmp_path: Path) -> None:
+def test_each_verdict_and_the_dossier(make_result, cells, tmp_path):
     passing, below, undecided, alone, failing, _missing, unknown = cells
     (tmp_path / "log.out").write_text("iteration 1\n")
     ran(make_result, passing, 2.0, 2.01, 1.99, folder=tmp_path)
@@ -127,7 +124,7 @@ def test_each_verdict_and_the_dossier(make_result: MakeResult, cells: list[Run],
 
 
 @pytest.mark.long
-def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result: MakeResult, cells: list[Run]) -> None:
+def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result, cells):
     ran(make_result, cells[0], 3.0, 3.0, 3.0, at=1e9 - 1e6)
     assert judge_suite(Store(), "mini").cells[0].verdict == "below"
     made = make_result("x").submitted.provenance
@@ -144,7 +141,7 @@ def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result: MakeResu
     assert judge_suite(Store(), "mini", 0.0).cells[0].verdict == "undecided"
 
 
-def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_mean_as_often_as_it_says():
     """This holds for runs that vary by 3 %; below that it is wider, as three runs may agree by luck."""
     import numpy as np
 
@@ -182,15 +179,13 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
         ),
     ],
 )
-def test_what_a_cell_lacks(
-    cells: list[Run], seconds: tuple[float, ...], verdict: str, wanted: int | None, remark: str
-) -> None:
+def test_what_a_cell_lacks(cells, seconds, verdict, wanted, remark):
     rows = tuple({"step_time_mean_s": time} for time in seconds)
     cell = SuiteCell(cells[0], rows, BASELINE_S, "the letter")
     assert (cell.verdict, cell.repeats_wanted, cell.remark) == (verdict, wanted, remark)
 
 
-def test_no_interval_begins_below_zero(cells: list[Run], make_result: MakeResult) -> None:
+def test_no_interval_begins_below_zero(cells, make_result):
     ran(make_result, cells[0], BASELINE_S, 1.5 * BASELINE_S)
     percents = judge_suite(Store(), "mini", 0.0).cells[0].percents
     assert percents is not None

@@ -5,18 +5,14 @@ import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from io import StringIO
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
 from called import refusal, steptime
 from typer.testing import CliRunner
-from typer.testing import Result as Shown
 
 from steptime.cli import app, comparing
 from steptime.judging.judgements import accept
@@ -26,7 +22,6 @@ from steptime.judging.run_findings import RUN_VERDICT_COLUMNS
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, since_sentence, trend, verdict_sentence
 from steptime.measure.report import export_row
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
 pytestmark = pytest.mark.slow
@@ -34,18 +29,18 @@ pytestmark = pytest.mark.slow
 SLOWER = "small-4-27"
 
 
-def call(*arguments: str) -> Shown:
+def call(*arguments):
     return CliRunner().invoke(app, ["results", "trend", *arguments], catch_exceptions=False)
 
 
 @pytest.fixture
-def half_a_year(half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Store:
+def half_a_year(half_years, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
     return Store(half_years[1])
 
 
 @pytest.mark.usefixtures("half_a_year")
-def test_filters_that_fit_several_series_list_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_filters_that_fit_several_series_list_them(capsys):
     assert steptime("results", "trend", "--size", "small") == 1
 
     *listed, sentence = capsys.readouterr().err.splitlines()
@@ -58,7 +53,7 @@ def test_filters_that_fit_several_series_list_them(capsys: pytest.CaptureFixture
     assert all(call(job).stdout.startswith("small·fp32·") for job in jobs)
 
 
-def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
+def test_it_says_how_the_series_stands_and_draws_it(half_a_year):
     shown = call(SLOWER, "--wide")
 
     assert shown.exit_code == 0
@@ -84,7 +79,7 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
     assert SLOWER in call(SLOWER, "--full-names").stdout
 
 
-def test_a_narrow_terminal_shows_the_latest_runs(half_a_year: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_shows_the_latest_runs(half_a_year, monkeypatch):
     rows = trend(half_a_year, Series.from_row(half_a_year.run(SLOWER)))
     whole = comparing._line(rows).split()[2]
 
@@ -96,7 +91,7 @@ def test_a_narrow_terminal_shows_the_latest_runs(half_a_year: Store, monkeypatch
     assert len(whole) > len(narrow.split()[2])
 
 
-def test_a_run_is_usual_between_what_was_usual_then(half_a_year: Store) -> None:
+def test_a_run_is_usual_between_what_was_usual_then(half_a_year):
     rows = [row for row in trend(half_a_year, Series.from_row(half_a_year.run(SLOWER))) if row["low_s"]]
 
     beside = [row["job_name"] for row in rows if not row["low_s"] < row["run_s"] < row["high_s"]]
@@ -105,7 +100,7 @@ def test_a_run_is_usual_between_what_was_usual_then(half_a_year: Store) -> None:
     assert SLOWER in beside
 
 
-def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
+def test_programs_get_what_the_page_has(half_a_year):
     (series,) = {Series.from_row(half_a_year.run(SLOWER))}
     rows = [{column.name: row[column.name] for column in COLUMNS} for row in trend(half_a_year, series)]
 
@@ -135,15 +130,11 @@ def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
         (["tiny-8-25"], "tiny·fp32·8"),
     ],
 )
-def test_a_series_is_named_by_filters_or_by_any_of_its_runs(
-    half_a_year: Store, arguments: list[str], label: str
-) -> None:
+def test_a_series_is_named_by_filters_or_by_any_of_its_runs(half_a_year, arguments, label):
     assert json.loads(call(*arguments, "--format", "json").stdout)["label"] == label
 
 
-def test_an_accepted_level_and_a_drift_are_told(
-    half_a_year: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_accepted_level_and_a_drift_are_told(half_a_year, tmp_path, monkeypatch):
     shutil.copy(half_a_year.url.removeprefix("sqlite:///"), tmp_path / "copy.db")
     copy = Store(f"sqlite:///{tmp_path / 'copy.db'}")
     monkeypatch.setenv("STEPTIME_STORE_URL", copy.url)
@@ -165,13 +156,11 @@ def test_an_accepted_level_and_a_drift_are_told(
         (["--mode", "profile"], "no valid run in a judged mode fits these filters"),
     ],
 )
-def test_what_has_no_trend_is_one_sentence(
-    half_a_year: Store, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_no_trend_is_one_sentence(half_a_year, arguments, told, capsys):
     assert told in refusal(capsys, "results", "trend", *arguments)
 
 
-def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result], tmp_path: Path) -> None:
+def test_what_changed_is_what_the_records_say(make_result, tmp_path):
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     usual, ring = {"NCCL_ALGO": "Tree"}, {"NCCL_ALGO": "Ring"}
     ran = [
@@ -244,7 +233,7 @@ NOON = 1_789_971_200.0
         (None, False, "no run has a time to be judged by."),
     ],
 )
-def test_each_way_a_series_stands(changed: dict[str, Any] | None, missing: bool, sentence: str) -> None:
+def test_each_way_a_series_stands(changed, missing, sentence):
     last = {
         **{"run_s": 12.74, "verdict": "slower", "series_state": "suspected", "drift_words": ""},
         "perhaps_words": "",

@@ -1,7 +1,6 @@
 """What a trial says by the runs in the store, and that its runs and a weekly cell's are judged apart."""
 
 import json
-from typing import Any
 
 import pytest
 from called import steptime
@@ -21,15 +20,14 @@ from steptime.judging.trial_answers import (
 from steptime.judging.trials import Observation, decide
 from steptime.recipes.models import TrialPosition
 from steptime.store.run_models import Check, Verdict
-from steptime.store.run_queries import Store
 
 
 @pytest.fixture
-def trial(store: Store, make_result: Any) -> StoredTrial:
+def trial(store, make_result):
     return StoredTrial(store, make_result)
 
 
-def test_the_answer_names_what_is_slower_by_how_much_and_what_cannot_run(trial: StoredTrial) -> None:
+def test_the_answer_names_what_is_slower_by_how_much_and_what_cannot_run(trial):
     run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
     answer = trial.answer()
     assert (answer.state.ended, answer.state.reason, answer.state.best) == (True, "one left", "default")
@@ -43,7 +41,7 @@ def test_the_answer_names_what_is_slower_by_how_much_and_what_cannot_run(trial: 
     assert set(rows) == {*VARIANTS, "tensor_parallel=3"}
 
 
-def test_a_known_best_and_what_was_set_aside_are_told() -> None:
+def test_a_known_best_and_what_was_set_aside_are_told():
     times = {f"v{number}": 10 + number / 100 + 5 * (number == 12) for number in range(13)}
     rules = RULES.model_copy(update={"variants": tuple(times), "stop_when": "best known"})
     state = decide(
@@ -110,9 +108,7 @@ def test_a_known_best_and_what_was_set_aside_are_told() -> None:
         ),
     ],
 )
-def test_the_whole_answer_is_told(
-    times: tuple[float | str | None, ...], rounds: int, options: dict[str, Any], sentence: str
-) -> None:
+def test_the_whole_answer_is_told(times, rounds, options, sentence):
     """Each run takes an hour of one GPU; a text is why a variant cannot run."""
     names = tuple(f"v{number}" for number in range(len(times)))
     observed = [
@@ -126,7 +122,7 @@ def test_the_whole_answer_is_told(
     assert TrialAnswer(rules, state, runs).sentence == sentence
 
 
-def test_a_round_is_decided_by_the_rounds_before_it_only(trial: StoredTrial) -> None:
+def test_a_round_is_decided_by_the_rounds_before_it_only(trial):
     run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
     assert trial.answer(complete=0).state.still_in == VARIANTS
     assert trial.answer(complete=1).state.still_in == ("default", "ring")
@@ -135,7 +131,7 @@ def test_a_round_is_decided_by_the_rounds_before_it_only(trial: StoredTrial) -> 
     assert trial.answer(complete=2).state == before
 
 
-def test_a_run_that_the_cluster_failed_is_no_verdict_on_its_variant(trial: StoredTrial) -> None:
+def test_a_run_that_the_cluster_failed_is_no_verdict_on_its_variant(trial):
     lost = JobStatus(state=JobState.FAILED, cluster_fault=True)
     bad = Verdict(checks=(Check(name="job_succeeded", passed=False, message="node3 died."),))
     trial.ran("ring", 1, 0.2, status=lost, verdict=bad)
@@ -144,7 +140,7 @@ def test_a_run_that_the_cluster_failed_is_no_verdict_on_its_variant(trial: Store
     assert trial.answer(complete=1).state.still_in == VARIANTS
 
 
-def test_no_round_starts_that_could_exceed_the_gpu_hours(store: Store, make_result: Any) -> None:
+def test_no_round_starts_that_could_exceed_the_gpu_hours(store, make_result):
     """The three runs of a round may take 3 GPU-hours, and take 60 s of 2 GPUs each."""
     trial = StoredTrial(store, make_result, RULES.model_copy(update={"gpu_hours_max": 3.05}))
     run_rounds(trial, dict.fromkeys(VARIANTS, 0.2), 1)
@@ -154,7 +150,7 @@ def test_no_round_starts_that_could_exceed_the_gpu_hours(store: Store, make_resu
     assert "It ended by its gpu_hours_max." in answer.sentence
 
 
-def test_a_round_that_is_under_way_does_not_count_yet(trial: StoredTrial) -> None:
+def test_a_round_that_is_under_way_does_not_count_yet(trial):
     run_rounds(trial, dict.fromkeys(VARIANTS, 0.2), 1)
     trial.ran("default", 2, 0.5)
     answer = trial.answer()
@@ -162,7 +158,7 @@ def test_a_round_that_is_under_way_does_not_count_yet(trial: StoredTrial) -> Non
     assert answer.sentence.endswith("The answer is not known yet.")
 
 
-def test_one_run_of_each_bounds_nothing_and_is_not_given_an_interval(trial: StoredTrial) -> None:
+def test_one_run_of_each_bounds_nothing_and_is_not_given_an_interval(trial):
     """By the model the difference could be a thousandfold, which nobody wants to read or see drawn."""
     run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 1)
     answer = trial.answer()
@@ -175,7 +171,7 @@ def test_one_run_of_each_bounds_nothing_and_is_not_given_an_interval(trial: Stor
     assert {found["round"] for found in trial.answer().content["by_round"]} >= {2, 3}
 
 
-def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(trial: StoredTrial) -> None:
+def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(trial):
     for number in range(1, 6):
         trial.ran("default", number, 0.2, gpus=2)
         trial.ran("ring", number, 0.41, gpus=4)  # twice the samples
@@ -185,9 +181,9 @@ def test_variants_with_different_batches_are_compared_by_the_time_of_a_sample(tr
 
 
 def test_runs_of_a_trial_never_enter_the_history_of_the_weekly_cell_nor_the_other_way(
-    trial: StoredTrial, store: Store, make_result: Any
-) -> None:
-    def week(number: int, step_time_s: float) -> dict[str, Any]:
+    trial, store, make_result
+):
+    def week(number, step_time_s):
         name = f"weekly-{number}"
         publish(
             store,
@@ -215,9 +211,7 @@ def test_runs_of_a_trial_never_enter_the_history_of_the_weekly_cell_nor_the_othe
     assert (slower.change_percent or 0) > 15
 
 
-def test_the_noise_of_a_configuration_is_that_of_its_history(
-    trial: StoredTrial, store: Store, make_result: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_noise_of_a_configuration_is_that_of_its_history(trial, store, make_result, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     position = TrialPosition(rules=RULES, variant="ring", round=1, index=0)
     planned = make_result("planned").submitted.run.model_copy(update={"trial": position})
@@ -231,9 +225,7 @@ def test_the_noise_of_a_configuration_is_that_of_its_history(
     assert known_noise_percent(planned) == pytest.approx(1.05, abs=0.1)
 
 
-def test_the_command_shows_the_answer_as_a_table_json_and_csv(
-    trial: StoredTrial, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_shows_the_answer_as_a_table_json_and_csv(trial, capsys, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", trial.store.url)
     run_rounds(trial, {"default": 0.2, "ring": 0.21, "broken": None}, 4)
     sentence = trial.answer().sentence
@@ -248,9 +240,7 @@ def test_the_command_shows_the_answer_as_a_table_json_and_csv(
     assert sentence in shown.err
 
 
-def test_a_trial_without_results_is_named(
-    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_without_results_is_named(store, capsys, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     with pytest.raises(UserError, match="no run of the trial 'example-micro-batch' has a result yet"):
         newest_trial(store, "example-micro-batch")

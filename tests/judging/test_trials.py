@@ -4,7 +4,6 @@ docs/reference/trials.md has the rates, from benchmarks/trial_rates.py with othe
 """
 
 import math
-from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +11,10 @@ from hypothesis import strategies as st
 from kept import assert_kept
 
 from steptime.judging.group_sequential import levels
-from steptime.judging.trials import Observation, TrialState, VariantState, decide
+from steptime.judging.trials import Observation, VariantState, decide
 
 
-def observed(rounds: Sequence[Mapping[str, float | None]]) -> list[Observation]:
+def observed(rounds):
     """Return an observation for each step time (seconds) of each round."""
     return [
         Observation(variant, number, time)
@@ -24,20 +23,18 @@ def observed(rounds: Sequence[Mapping[str, float | None]]) -> list[Observation]:
     ]
 
 
-def state_of(trial: TrialState, variant: str) -> VariantState:
+def state_of(trial, variant):
     """Return the state of one variant."""
     return next(state for state in trial.variants if state.variant == variant)
 
 
-def decided(
-    variants: Sequence[str], rounds: Sequence[Mapping[str, float | None]], **options: object
-) -> TrialState:
+def decided(variants, rounds, **options):
     """Return the state after these rounds with a least difference of 1.5 % and known noise of 0.5 %."""
     known = {"least_difference_percent": 1.5, "known_noise_percent": 0.5}
     return decide(variants, observed(rounds), **known | options)  # type: ignore[arg-type]
 
 
-def test_a_slower_variant_leaves_with_its_difference() -> None:
+def test_a_slower_variant_leaves_with_its_difference():
     rounds = [
         {"default": 10.0, "ring": 10.5},
         {"default": 10.2, "ring": 10.7},
@@ -57,7 +54,7 @@ def test_a_slower_variant_leaves_with_its_difference() -> None:
     assert trial.further_rounds == trial.further_runs == 0
 
 
-def test_equal_variants_end_as_within() -> None:
+def test_equal_variants_end_as_within():
     rounds = [{"default": 10.0 + n / 10, "ring": 10.02 + n / 10} for n in range(16)]
     trial = decided(["default", "ring"], rounds)
     assert (trial.reason, trial.open_pairs) == ("within", ())
@@ -68,7 +65,7 @@ def test_equal_variants_end_as_within() -> None:
     assert -1.5 <= (ring.low_percent or -9) < 0.2 < (ring.high_percent or 9) <= 1.5
 
 
-def test_the_differences_to_the_best_are_told_for_each_round_in_which_a_variant_was_in() -> None:
+def test_the_differences_to_the_best_are_told_for_each_round_in_which_a_variant_was_in():
     variants = ["default", "ring", "tree"]
     rounds = [{"default": 10.0 + n / 10, "ring": 10.5 + n / 10, "tree": 10.06 + n / 10} for n in range(16)]
     trial = decided(variants, rounds)
@@ -89,14 +86,14 @@ def test_the_differences_to_the_best_are_told_for_each_round_in_which_a_variant_
         assert numbers == shown[variant][-1][2:]
 
 
-def test_before_the_first_complete_round_nothing_is_known() -> None:
+def test_before_the_first_complete_round_nothing_is_known():
     trial = decided(["a", "b"], [{"a": 10.0}])
     assert (trial.round, trial.ended, trial.best, trial.still_in) == (0, False, None, ("a", "b"))
     assert (trial.open_pairs, trial.further_rounds, trial.within_percent) == ((("a", "b"),), None, None)
     assert {state.status for state in trial.variants} == {"racing"}
 
 
-def test_a_variant_that_cannot_run_leaves_at_once() -> None:
+def test_a_variant_that_cannot_run_leaves_at_once():
     refused = Observation("big", 1, None, "out of memory")
     trial = decide(["a", "b", "big"], [refused], least_difference_percent=1.5)
     assert (trial.round, trial.still_in, trial.ended) == (0, ("a", "b"), False)
@@ -111,24 +108,24 @@ def test_a_variant_that_cannot_run_leaves_at_once() -> None:
 @pytest.mark.parametrize(
     ("refused", "reason", "best"), [(["b"], "one left", "a"), (["a", "b"], "none can run", None)]
 )
-def test_ends_without_others_that_can_run(refused: list[str], reason: str, best: str | None) -> None:
+def test_ends_without_others_that_can_run(refused, reason, best):
     refusals = [Observation(name, 1, None, "refused") for name in refused]
     trial = decide(["a", "b"], refusals, least_difference_percent=1.5)
     assert (trial.reason, trial.best, trial.further_rounds) == (reason, best, 0)
 
 
-def test_one_variant_needs_no_run() -> None:
+def test_one_variant_needs_no_run():
     trial = decide(["a"], [], least_difference_percent=1.5)
     assert (trial.ended, trial.reason, trial.best, trial.round) == (True, "one left", "a", 0)
 
 
-def test_identical_times_are_within_and_the_first_is_best() -> None:
+def test_identical_times_are_within_and_the_first_is_best():
     trial = decided(["a", "b", "c"], [dict.fromkeys("abc", 10.0)] * 16)
     assert (trial.reason, trial.best) == ("within", "a")
 
 
-def test_invalid_runs_are_left_out_of_a_complete_round() -> None:
-    rounds: list[dict[str, float | None]] = [
+def test_invalid_runs_are_left_out_of_a_complete_round():
+    rounds = [
         {"a": 10.0, "b": 10.5},
         {"a": None, "b": 10.5},
         {"a": 10.0, "b": None},
@@ -138,8 +135,8 @@ def test_invalid_runs_are_left_out_of_a_complete_round() -> None:
     assert [state.runs for state in trial.variants] == [2, 2]
 
 
-def test_three_rounds_without_a_valid_run_take_a_variant_out() -> None:
-    rounds: list[dict[str, float | None]] = [{"a": 10.0, "b": 10.0, "c": None}] * 3
+def test_three_rounds_without_a_valid_run_take_a_variant_out():
+    rounds = [{"a": 10.0, "b": 10.0, "c": None}] * 3
     trial = decided(["a", "b", "c"], rounds, rounds_max=3)
     gone = state_of(trial, "c")
     assert (gone.status, gone.left_round, gone.runs, gone.step_time_s) == ("cannot run", 3, 0, None)
@@ -148,20 +145,18 @@ def test_three_rounds_without_a_valid_run_take_a_variant_out() -> None:
     assert decided(["a", "b", "c"], apart, rounds_max=5).still_in == ("a", "b", "c"), "not in a row"
 
 
-def test_a_variant_that_misses_rounds_is_still_compared() -> None:
-    rounds: list[dict[str, float | None]] = [
-        {"a": 10.0, "b": 10.0, "c": None if number % 2 else 11.0} for number in range(4)
-    ]
+def test_a_variant_that_misses_rounds_is_still_compared():
+    rounds = [{"a": 10.0, "b": 10.0, "c": None if number % 2 else 11.0} for number in range(4)]
     assert state_of(decided(["a", "b", "c"], rounds), "c").status == "slower"
 
 
-def test_one_disturbed_run_decides_nothing() -> None:
+def test_one_disturbed_run_decides_nothing():
     trial = decided(["a", "b"], [{"a": 10.0, "b": 14.0}, {"a": 10.0, "b": 10.01}, {"a": 10.0, "b": 9.99}])
     assert trial.still_in == ("a", "b")
     assert abs(state_of(trial, "b").difference_percent or 9) < 0.5
 
 
-def test_runs_that_scatter_more_than_is_known_overrule_it() -> None:
+def test_runs_that_scatter_more_than_is_known_overrule_it():
     rounds = [{"a": 10.0, "b": 10.0 * (1 + percent / 100)} for percent in (4, -1, 5, 0, 3)]
     trial = decided(["a", "b"], rounds)
     assert trial.still_in == ("a", "b")
@@ -172,14 +167,14 @@ def test_runs_that_scatter_more_than_is_known_overrule_it() -> None:
     ("options", "reason"),
     [({"rounds_max": 1}, "rounds used up"), ({"budget_used_up": True}, "budget used up")],
 )
-def test_limits_end_a_trial_with_what_is_open(options: dict[str, object], reason: str) -> None:
+def test_limits_end_a_trial_with_what_is_open(options, reason):
     trial = decided(["a", "b"], [{"a": 10.0, "b": 10.08}], **options)
     assert (trial.ended, trial.reason, trial.open_pairs) == (True, reason, (("a", "b"),))
     assert trial.further_rounds
     assert trial.further_runs == 2 * trial.further_rounds
 
 
-def test_a_known_best_ends_before_all_are_within() -> None:
+def test_a_known_best_ends_before_all_are_within():
     rounds = [{name: 10 + number / 25 for number, name in enumerate("abcd")}] * 16
     both = [decided(list("abcd"), rounds, stop_when=when) for when in ("best known", "all within")]
     assert (both[0].reason, both[0].best) == ("best known", "a")
@@ -187,7 +182,7 @@ def test_a_known_best_ends_before_all_are_within() -> None:
 
 
 @pytest.mark.parametrize("time", [math.nan, math.inf, 0.0, -1.0])
-def test_times_are_positive_and_finite(time: float) -> None:
+def test_times_are_positive_and_finite(time):
     with pytest.raises(ValueError, match="'a' has a step time of"):
         decide(["a", "b"], [Observation("a", 1, time)], least_difference_percent=1.5)
 
@@ -201,30 +196,30 @@ def test_times_are_positive_and_finite(time: float) -> None:
         ([Observation("a", 1, 1.0, "out of memory")], "cannot run"),
     ],
 )
-def test_observations_that_no_trial_has(observations: list[Observation], message: str) -> None:
+def test_observations_that_no_trial_has(observations, message):
     with pytest.raises(ValueError, match=message):
         decide(["a", "b"], observations, least_difference_percent=1.5)
 
 
 @pytest.mark.parametrize("least", [0.0, -1.0, math.nan, math.inf])
-def test_a_least_difference_is_positive(least: float) -> None:
+def test_a_least_difference_is_positive(least):
     with pytest.raises(ValueError, match="positive"):
         decide(["a", "b"], [], least_difference_percent=least)
 
 
-def test_known_noise_is_positive() -> None:
+def test_known_noise_is_positive():
     with pytest.raises(ValueError, match="positive"):
         decide(["a", "b"], [], least_difference_percent=1.5, known_noise_percent=0.0)
 
 
-def test_noise_beyond_all_usual_is_no_evidence() -> None:
+def test_noise_beyond_all_usual_is_no_evidence():
     rounds = [{"a": 10.0, "b": 10.0 * factor} for factor in (1.5, 0.8, 2.0, 0.9)]
     trial = decided(["a", "b"], rounds, known_noise_percent=100.0)
     assert trial.still_in == ("a", "b")
 
 
 @pytest.mark.parametrize("variants", [[], ["a", "a"]])
-def test_variants_have_different_names(variants: list[str]) -> None:
+def test_variants_have_different_names(variants):
     with pytest.raises(ValueError, match="name of its own"):
         decide(variants, [], least_difference_percent=1.5)
 
@@ -233,7 +228,7 @@ def test_variants_have_different_names(variants: list[str]) -> None:
     ("looks", "shape", "critical"),
     [(1, 0.5, 1.960), (5, 0.5, 2.413), (10, 0.5, 2.555), (5, 0, 2.040), (10, 0, 2.087)],
 )
-def test_levels_are_those_of_published_tables(looks: int, shape: float, critical: float) -> None:
+def test_levels_are_those_of_published_tables(looks, shape, critical):
     """Pocock (1977), and O'Brien and Fleming (1979): the last look's critical value at 5 %, two sides."""
     last = levels(0.05, looks, shape=shape)[-1]
     assert last == pytest.approx(math.erfc(critical / math.sqrt(2)) / 2, rel=0.025)
@@ -245,7 +240,7 @@ rounds_of_three = st.lists(st.fixed_dictionaries(dict.fromkeys("abc", times)), m
 
 @settings(max_examples=40, deadline=None)
 @given(rounds_of_three)
-def test_any_times_give_a_consistent_state(rounds: list[dict[str, float | None]]) -> None:
+def test_any_times_give_a_consistent_state(rounds):
     trial = decided(list("abc"), rounds, rounds_max=5)
     assert trial == decide(
         list("abc"),
@@ -265,12 +260,12 @@ def test_any_times_give_a_consistent_state(rounds: list[dict[str, float | None]]
             assert (state.low_percent or 0) > 0
 
 
-def far_off(variants: int) -> dict[str, float]:
+def far_off(variants):
     """Return the times of a round in which three variants are far off the others."""
     return {f"v{number}": 10 + number / 100 + 3 * (number >= variants - 3) for number in range(variants)}
 
 
-def test_many_variants_are_screened_by_the_first_round() -> None:
+def test_many_variants_are_screened_by_the_first_round():
     times = far_off(13)
     trial = decided(list(times), [times])
     assert [name for name in times if name not in trial.still_in] == ["v10", "v11", "v12"]
@@ -281,19 +276,19 @@ def test_many_variants_are_screened_by_the_first_round() -> None:
 
 
 @pytest.mark.parametrize(("variants", "known"), [(12, 0.5), (13, None), (13, 6.0)])
-def test_few_variants_or_unknown_or_much_noise_are_not_screened(variants: int, known: float | None) -> None:
+def test_few_variants_or_unknown_or_much_noise_are_not_screened(variants, known):
     times = far_off(variants)
     trial = decided(list(times), [times], known_noise_percent=known)
     assert len(trial.still_in) == variants
 
 
-def test_the_fastest_four_are_not_set_aside() -> None:
+def test_the_fastest_four_are_not_set_aside():
     times = {f"v{number}": 10 * 1.3**number for number in range(13)}
     assert decided(list(times), [times]).still_in == ("v0", "v1", "v2", "v3")
 
 
 @pytest.mark.parametrize("noise", [0.5, None])
-def test_what_is_known_after_each_round_in_which_something_disturbed_a_run(noise: float | None) -> None:
+def test_what_is_known_after_each_round_in_which_something_disturbed_a_run(noise):
     names = ("default", "ring", "tree")
     times = [(10.0, 10.06, 10.21), (10.05, 10.1, 10.2), (9.97, 11.2, 10.14), (10.02, 10.05, None)]
     rounds = [dict(zip(names, one, strict=True)) for one in (*times, *times[:2])]

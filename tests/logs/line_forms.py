@@ -1,14 +1,9 @@
 """Logs in the forms that frameworks print, for tests that need many of them."""
 
-from collections.abc import Iterable
-
 from steptime.logs.reader import LogBuilder
-from steptime.logs.training_log import TrainingLog
 
 
-def nemo2(
-    step: int, *, last: int = 49, time: str = "2.693", loss: str = "12.81", prefix: str = "", tail: str = ""
-) -> str:
+def nemo2(step, *, last=49, time="2.693", loss="12.81", prefix="", tail=""):
     """Return a line of NeMo 2 as in the 25.04 recipe documents."""
     return (
         f"{prefix}Training epoch 0, iteration {step}/{last} | lr: 4.491e-06 | global_batch_size: 256 | "
@@ -18,13 +13,13 @@ def nemo2(
     )
 
 
-def nemo2_log(steps: Iterable[int] = range(50), *, last: int = 49, prefix: str = "") -> bytes:
+def nemo2_log(steps=range(50), *, last=49, prefix=""):
     """Return a log of NeMo 2 lines with a different time each: `2.600`, `2.601`, …"""
     lines = [nemo2(step, last=last, time=f"2.6{step:02}", prefix=prefix) for step in steps]
     return "".join(lines).encode()
 
 
-def tqdm(step: int, *, total: int = 100, printed_step: str | None = None, time: str = "3.590") -> str:
+def tqdm(step, *, total=100, printed_step=None, time="3.590"):
     """Return the progress bar of the 24.11 recipe, drawn over the one before."""
     done = step + 1
     return (
@@ -34,9 +29,7 @@ def tqdm(step: int, *, total: int = 100, printed_step: str | None = None, time: 
     )
 
 
-def megatron_bridge(
-    iteration: int, *, total: int = 50, elapsed_ms: str = "9090.1", grad_norm: str = "0.7"
-) -> str:
+def megatron_bridge(iteration, *, total=50, elapsed_ms="9090.1", grad_norm="0.7"):
     """Return the two lines that Megatron-Bridge prints for a step."""
     return (
         f"Step Time : 9.09s GPU utilization: {600 + iteration}.5MODEL_TFLOP/s/GPU\n"
@@ -48,7 +41,7 @@ def megatron_bridge(
     )
 
 
-def torchtitan(step: int, *, rank: int = 0, loss: str = "3.24405") -> str:
+def torchtitan(step, *, rank=0, loss="3.24405"):
     """Return a line of torchtitan with its colours."""
     return (
         f"[rank{rank}]:[titan] 2026-05-18 16:04:46,338 - root - INFO - \x1b[31mstep: {step:2}  "
@@ -57,7 +50,7 @@ def torchtitan(step: int, *, rank: int = 0, loss: str = "3.24405") -> str:
     )
 
 
-def nccl_trace(line: int) -> bytes:
+def nccl_trace(line):
     """Return a line of NCCL's tracing, of which a log with tracing consists almost entirely."""
     return (
         f"pool0-{line % 64:04}:{2000 + line % 8}:{2700 + line % 8} [{line % 8}] NCCL INFO AllReduce: opCount "
@@ -68,12 +61,12 @@ def nccl_trace(line: int) -> bytes:
 
 
 def read_chunks(
-    chunks: Iterable[bytes],
+    chunks,
     *,
-    max_steps: int | None = None,
-    first_step: int = 0,
-    step_line: str | None = None,
-) -> TrainingLog:
+    max_steps=None,
+    first_step=0,
+    step_line=None,
+):
     """Read the log of one run from pieces of any size, as `read_log` reads it from its file."""
     builder = LogBuilder(step_line)
     builder.read("<stream>", chunks)

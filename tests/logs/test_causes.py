@@ -1,13 +1,10 @@
 """Every failure the reader knows, in the words of the library that prints it."""
 
-from pathlib import Path
-
 import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.reader import read_log
-from steptime.logs.training_log import Problem
 
 NCCL = (
     "[rank368]:[E808 04:21:41.160918398 ProcessGroupNCCL.cpp:655] [Rank 368] Watchdog caught collective "
@@ -147,14 +144,14 @@ LINES = [
 ]
 
 
-def problems(text: str) -> dict[str, Problem]:
+def problems(text):
     return {problem.kind: problem for problem in read_chunks([text.encode()]).problems}
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "words"), LINES, ids=[f"{kind}-{words[:20]}" for _, kind, words in LINES]
 )
-def test_the_cause_of_a_run_that_died(line: str, kind: str, words: str) -> None:
+def test_the_cause_of_a_run_that_died(line, kind, words):
     found = problems("".join(map(line_forms.nemo2, range(30))) + line + "\n")
     assert set(found) == {kind, "short"}
     assert words in found[kind].message
@@ -180,7 +177,7 @@ PYXIS = (
 )
 
 
-def pyxis(*copied: str, code: int = 1, header: str = "enroot log file:") -> str:
+def pyxis(*copied, code=1, header="enroot log file:"):
     """Return what pyxis prints if enroot fails, with these lines of enroot."""
     lines = "".join(f"slurmstepd: error: pyxis:     {line}\n" for line in copied)
     return PYXIS.format(code=code, header=header, copied=lines)
@@ -448,18 +445,18 @@ FIRST_CAUSE = [
 
 
 @pytest.mark.parametrize(("log", "kind", "words"), FIRST_CAUSE, ids=[words for _, _, words in FIRST_CAUSE])
-def test_the_first_cause_is_the_one_that_explains_the_failure(log: str, kind: str, words: str) -> None:
+def test_the_first_cause_is_the_one_that_explains_the_failure(log, kind, words):
     first = read_chunks([log.encode()]).problems[0]
     assert (first.kind, first.fatal) == (kind, True)
     assert words in first.message
 
 
 @pytest.mark.parametrize("log", [text for text, kind, _ in FIRST_CAUSE if kind != "disk_full"])
-def test_a_disk_is_full_only_if_it_is_a_disk(log: str) -> None:
+def test_a_disk_is_full_only_if_it_is_a_disk(log):
     assert "disk_full" not in problems(log)
 
 
-def test_a_cause_does_not_depend_on_the_pieces_of_its_lines() -> None:
+def test_a_cause_does_not_depend_on_the_pieces_of_its_lines():
     """A growing log is read as far as it is written, perhaps amid a message of several lines."""
     said = "Last error:\nnode3: no route\n"
     for log in (*(log for log, _, _ in FIRST_CAUSE), f"Last error:\n{said}node4: no route\n"):
@@ -469,7 +466,7 @@ def test_a_cause_does_not_depend_on_the_pieces_of_its_lines() -> None:
         assert read_chunks(text.splitlines(keepends=True)) == whole
 
 
-def test_what_nccl_says_is_found_amid_steps_and_amid_a_long_log_without_steps() -> None:
+def test_what_nccl_says_is_found_amid_steps_and_amid_a_long_log_without_steps():
     """Among steps, lines are recognised by their shape; without steps, the words are searched for."""
     steps = [line_forms.nemo2(step, last=299).encode() for step in range(200)]
     noise = b"".join(map(line_forms.nccl_trace, range(500)))
@@ -478,39 +475,39 @@ def test_what_nccl_says_is_found_amid_steps_and_amid_a_long_log_without_steps() 
         assert read_chunks(log).problems[0].message == "NCCL: socketProgress: Connection closed (rank 3)"
 
 
-def test_a_chain_that_is_cut_is_told_as_far_as_it_goes() -> None:
+def test_a_chain_that_is_cut_is_told_as_far_as_it_goes():
     log = read_chunks([f"{TRACEBACK}KeyError: 'x'\n{CHAINED}{TRACEBACK}".encode()])
     assert log.problems[0].message.startswith("Python traceback: KeyError: 'x'")
 
 
 @pytest.mark.parametrize(("steps", "last"), [(30, 49), (200, 299)], ids=["short log", "long log"])
-def test_the_exception_of_an_attempt_is_not_the_next_ones(steps: int, last: int) -> None:
+def test_the_exception_of_an_attempt_is_not_the_next_ones(steps, last):
     first = "".join(line_forms.nemo2(step, last=last) for step in range(steps))
     again = "".join(line_forms.nemo2(step, last=last, time="2.7") for step in range(last + 1))
     found = problems(f"{first}{TRACEBACK}ValueError: once\n{again}")
     assert found["traceback"].message == "in an earlier attempt: Python traceback: ValueError: once"
 
 
-def test_chains_of_several_ranks_are_told_apart() -> None:
+def test_chains_of_several_ranks_are_told_apart():
     chain = f"{TRACEBACK}KeyError: 'x'\n{CHAINED.strip()}\n{TRACEBACK}ValueError: z".splitlines()
     log = "".join(f"[rank{rank}]: {line}\n" for line in chain for rank in range(4))
     assert problems(log)["traceback"].message == "Python traceback: ValueError: z (ranks 0, 1, 2, 3)"
 
 
 @pytest.mark.parametrize("gpu_type", [None, "h100", "gb200"])
-def test_advice_for_gb200_is_given_on_gb200_alone(tmp_path: Path, gpu_type: str | None) -> None:
+def test_advice_for_gb200_is_given_on_gb200_alone(tmp_path, gpu_type):
     log = tmp_path / "log-x.out"
     log.write_text(f"{NCCL}\n")
     message = read_log(log, gpu_type=gpu_type).problems[0].message
     assert ("--no-tp-comm-overlap" in message) == (gpu_type == "gb200")
 
 
-def test_the_cause_comes_before_what_follows_from_it() -> None:
+def test_the_cause_comes_before_what_follows_from_it():
     log = read_chunks(["".join(map(line_forms.nemo2, range(30))).encode() + OOM.encode()])
     assert [problem.kind for problem in log.problems] == ["cuda_out_of_memory", "short"]
 
 
-def test_why_comes_before_how_a_rank_ended() -> None:
+def test_why_comes_before_how_a_rank_ended():
     """The node's words appear after srun's own sentence."""
     ended = b"srun: error: n1: task 0: Exited with exit code 1\n"
     why = b"slurmstepd: error: pyxis:     [ERROR] Invalid image format: /shared/nemo.sqsh\n"
@@ -518,12 +515,12 @@ def test_why_comes_before_how_a_rank_ended() -> None:
     assert found == ["not_started", "rank_failed", "no_steps"]
 
 
-def test_a_gradient_that_became_nan_spoils_the_numbers_wherever_it_is_printed() -> None:
+def test_a_gradient_that_became_nan_spoils_the_numbers_wherever_it_is_printed():
     line = "RuntimeError: found NaN in local grad norm for bucket #0\n"
     assert problems("".join(map(line_forms.nemo2, range(50))) + line)["nan_grad_norm"].fatal
 
 
-def test_what_pyxis_says_of_a_job_that_was_cancelled_is_no_cause() -> None:
+def test_what_pyxis_says_of_a_job_that_was_cancelled_is_no_cause():
     """The job was cancelled while its image was unpacked: pyxis then marks every line as an error."""
     found = problems(
         "slurmstepd: error: *** STEP 23.0 ON n1 CANCELLED AT 2026-11-22T09:42:15 ***\n"
@@ -549,22 +546,22 @@ def test_what_pyxis_says_of_a_job_that_was_cancelled_is_no_cause() -> None:
         "see https://huggingface.co/docs for help",
     ],
 )
-def test_words_by_chance_are_no_failure(harmless: str) -> None:
+def test_words_by_chance_are_no_failure(harmless):
     assert problems("".join(map(line_forms.nemo2, range(50))) + harmless + "\n") == {}
 
 
-def test_a_traceback_that_a_known_cause_explains_is_not_named_again() -> None:
+def test_a_traceback_that_a_known_cause_explains_is_not_named_again():
     assert set(problems(f"Traceback (most recent call last):\n  File x\n{OOM}\n")) == {
         "cuda_out_of_memory",
         "no_steps",
     }
 
 
-def test_a_traceback_without_a_known_exception_is_still_named() -> None:
+def test_a_traceback_without_a_known_exception_is_still_named():
     assert problems("Traceback (most recent call last):\n  File x\nKeyboardInterrupt\n")["traceback"].fatal
 
 
-def excerpt(text: str, *, pieces: int = 1 << 20) -> list[str]:
+def excerpt(text, *, pieces=1 << 20):
     data = text.encode()
     chunks = [data[at : at + pieces] for at in range(0, len(data), pieces)]
     return read_chunks(chunks).excerpt.splitlines()
@@ -574,7 +571,7 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
 
 
 @pytest.mark.parametrize("pieces", [100, 1 << 20])
-def test_an_excerpt_has_the_lines_around_the_first_sign_of_the_cause(pieces: int) -> None:
+def test_an_excerpt_has_the_lines_around_the_first_sign_of_the_cause(pieces):
     before, behind = (
         [f"before {number}" for number in range(500)],
         [f"behind {number}" for number in range(500)],
@@ -585,16 +582,16 @@ def test_an_excerpt_has_the_lines_around_the_first_sign_of_the_cause(pieces: int
     assert len(found) <= 20
 
 
-def test_an_excerpt_of_a_log_without_a_cause_has_its_last_lines() -> None:
+def test_an_excerpt_of_a_log_without_a_cause_has_its_last_lines():
     found = excerpt("\n".join(f"line {number}" for number in range(3000)))
     assert found == [f"line {number}" for number in range(2985, 3000)]
 
 
-def test_a_complete_log_has_no_excerpt() -> None:
+def test_a_complete_log_has_no_excerpt():
     assert read_chunks([line_forms.nemo2_log()]).excerpt == ""
 
 
-def test_an_excerpt_is_of_the_last_attempt() -> None:
+def test_an_excerpt_is_of_the_last_attempt():
     first, again = (
         "".join(line_forms.nemo2(step, time=time) for step in range(30)) for time in ("2.6", "2.7")
     )
@@ -604,7 +601,7 @@ def test_an_excerpt_is_of_the_last_attempt() -> None:
     assert "in attempt 1" not in log.excerpt
 
 
-def test_an_excerpt_is_short_and_printable() -> None:
+def test_an_excerpt_is_short_and_printable():
     found = excerpt("\n".join(["\x1b[31mred\x1b[0m\a \x00 ü" + "x" * 1000] * 50 + [OUT_OF_MEMORY]))
     assert found[-1] == OUT_OF_MEMORY
     assert found[-2].endswith("x …")
@@ -623,5 +620,5 @@ def test_an_excerpt_is_short_and_printable() -> None:
         "--password abcdef",
     ],
 )
-def test_an_excerpt_shows_no_secrets(line: str) -> None:
+def test_an_excerpt_shows_no_secrets(line):
     assert excerpt(f"{line}\n{OUT_OF_MEMORY}") == ["(line left out: it may show a secret)", OUT_OF_MEMORY]

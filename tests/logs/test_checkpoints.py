@@ -5,7 +5,7 @@ import json
 import pytest
 from logs.line_forms import read_chunks
 
-from steptime.logs.training_log import CheckpointTiming, Problem, TrainingLog
+from steptime.logs.training_log import CheckpointTiming
 from steptime.measure.metrics import checkpoint_seconds
 
 SAVE = (
@@ -19,19 +19,17 @@ ENDED = "Async checkpoint save for step {} (/c/step={}.ckpt) finalized successfu
 STEP = "Training epoch 0, iteration {0}/9 | global_step: {0} | train_step_timing in s: {1}"
 
 
-def read(*lines: str) -> TrainingLog:
+def read(*lines):
     return read_chunks(["".join(f"{line}\n" for line in lines).encode()])
 
 
-def timing(
-    kind: str, started_at: float, duration_s: float, *, iteration: int | None = None
-) -> CheckpointTiming:
+def timing(kind, started_at, duration_s, *, iteration=None):
     return CheckpointTiming(
         kind=kind, iteration=iteration, started_at=started_at, duration_s=duration_s, blocked_s=duration_s
     )
 
 
-def unfinished(log: TrainingLog) -> list[Problem]:
+def unfinished(log):
     return [problem for problem in log.problems if problem.kind == "checkpoint_not_finalised"]
 
 
@@ -50,24 +48,24 @@ def unfinished(log: TrainingLog) -> list[Problem]:
     "prefix", ["", "[NeMo I 2025-04-11 14:48:45 nemo_logging:393] ", "text glued*.distcp files["]
 )
 @pytest.mark.parametrize("behind", ["\n", "[NeMo I] more\n", ""])
-def test_timings(line: str, expected: CheckpointTiming, prefix: str, behind: str) -> None:
+def test_timings(line, expected, prefix, behind):
     assert read_chunks([f"{prefix}{line}{behind}".encode()]).checkpoints == (expected,)
 
 
-def test_one_rank_speaks_for_all() -> None:
+def test_one_rank_speaks_for_all():
     log = read(
         *(SAVE.replace("Rank: 0", f"Rank: {rank}").replace("4.389", f"4.38{rank}") for rank in (3, 1, 2))
     )
     assert [save.duration_s for save in log.checkpoints] == [4.381]
 
 
-def test_what_several_ranks_print_of_one_save_counts_once() -> None:
+def test_what_several_ranks_print_of_one_save_counts_once():
     log = read(SAVE, *[SCHEDULED.format(49)] * 3, *[ENDED.format(50, 49)] * 3)
     assert [(save.iteration, save.asynchronous) for save in log.checkpoints] == [(50, True)]
     assert unfinished(log) == []
 
 
-def test_a_save_may_end_in_either_of_the_two_lines_that_tell_of_it() -> None:
+def test_a_save_may_end_in_either_of_the_two_lines_that_tell_of_it():
     """NeMo of March 2025 prints only the first line; NeMo 2.2 and later print both."""
     other = "Successfully saved checkpoint from iteration      49 to /c/step=49.ckpt"
     for ends in ([ENDED.format(50, 49)], [other], [ENDED.format(50, 49), other]):
@@ -76,14 +74,14 @@ def test_a_save_may_end_in_either_of_the_two_lines_that_tell_of_it() -> None:
         assert unfinished(log) == []
 
 
-def test_an_asynchronous_save_that_never_ended() -> None:
+def test_an_asynchronous_save_that_never_ended():
     both = "Successfully saved checkpoint from iteration      24 to /c/step=24.ckpt"
     log = read(SCHEDULED.format(24), both, ENDED.format(25, 24), SCHEDULED.format(49))
     (problem,) = unfinished(log)
     assert (problem.message, problem.fatal) == ("1 of 2 asynchronous checkpoint saves did not end", True)
 
 
-def test_a_save_that_a_crash_ended_is_the_earlier_attempts() -> None:
+def test_a_save_that_a_crash_ended_is_the_earlier_attempts():
     """The new attempt trained those steps again and completed their save."""
     first, second = (
         [*(STEP.format(step, time) for step in range(5)), SCHEDULED.format(4)] for time in (1.5, 1.6)
@@ -99,7 +97,7 @@ def test_a_save_that_a_crash_ended_is_the_earlier_attempts() -> None:
     ("ended_at", "duration_s"),
     [("14:48:51", 14.0), ("14:48:41", 4.0), ("14:48:01", None), ("14:68:01", None)],
 )
-def test_dates_tell_the_duration_to_the_second(ended_at: str, duration_s: float | None) -> None:
+def test_dates_tell_the_duration_to_the_second(ended_at, duration_s):
     """A clock that was set back or an invalid date gives no duration."""
     log = read(
         f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}",
@@ -110,7 +108,7 @@ def test_dates_tell_the_duration_to_the_second(ended_at: str, duration_s: float 
     assert (save.blocked_s, save.duration_s) == (4.389, duration_s)
 
 
-def test_a_save_that_begins_is_another_than_the_one_before() -> None:
+def test_a_save_that_begins_is_another_than_the_one_before():
     log = read(SAVE, "saving checkpoint at iteration 60 to /x/saved in torch_dist format")
     assert [(save.iteration, save.duration_s) for save in log.checkpoints] == [(50, 4.389), (60, None)]
 
@@ -125,7 +123,7 @@ def test_a_save_that_begins_is_another_than_the_one_before() -> None:
         (["nonsense"], 14.0),
     ],
 )
-def test_the_trainers_own_record_is_exact(transfers: object, duration_s: float) -> None:
+def test_the_trainers_own_record_is_exact(transfers, duration_s):
     record = {"state": "completed", "checkpoints": transfers}
     log = read(
         f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}",
@@ -137,7 +135,7 @@ def test_the_trainers_own_record_is_exact(transfers: object, duration_s: float) 
     assert (save.blocked_s, save.duration_s) == (4.389, duration_s)
 
 
-def test_a_megatron_log_that_resumed_lacks_no_steps() -> None:
+def test_a_megatron_log_that_resumed_lacks_no_steps():
     """The load names its iteration; without that the steps before the first would count as missing."""
     step = (
         " [2026-02-03 04:05:06] iteration {:8d}/      20 | elapsed time per iteration (ms): 3125.5 |"
@@ -150,7 +148,7 @@ def test_a_megatron_log_that_resumed_lacks_no_steps() -> None:
     assert (problem.kind, problem.steps) == ("missing_steps", (8, 9))
 
 
-def test_a_save_without_a_time_does_not_hide_the_one_before() -> None:
+def test_a_save_without_a_time_does_not_hide_the_one_before():
     """Megatron saves once more after training, without its timer; other text may precede a timer."""
     log = read(
         "saving checkpoint at iteration    2000 to /x/checkpoints",
@@ -166,7 +164,7 @@ def test_a_save_without_a_time_does_not_hide_the_one_before() -> None:
     assert checkpoint_seconds(read(*loads))["checkpoint_load_s"] == 9.712
 
 
-def test_a_save_that_never_ended_does_not_hide_the_one_before() -> None:
+def test_a_save_that_never_ended_does_not_hide_the_one_before():
     whole = [f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}", SCHEDULED.format(49)]
     ended = f"[NeMo I 2025-04-11 14:48:51 model_checkpoint:1] {ENDED.format(50, 49)}"
     begun = [SAVE.replace("Iteration: 50", "Iteration: 99"), SCHEDULED.format(99)]

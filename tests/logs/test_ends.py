@@ -1,13 +1,11 @@
 """How a training ended: the rule of docs/reference/logs.md, on the logs of each framework."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
-from steptime.logs.training_log import TrainingLog
 from steptime.measure.log_rows import decide_state
 from steptime.recipes.step_lines import parse_step_line
 
@@ -30,39 +28,39 @@ MEGATRON = "[after training is done] datetime: 2026-05-12 10:10:01 \n"
 TITAN = "[rank0]:[titan] 2026-05-18 16:05:00,338 - root - INFO - Training completed\n"
 
 
-def read(*lines: str, max_steps: int | None = None) -> TrainingLog:
+def read(*lines, max_steps=None):
     return read_chunks(["".join(lines).encode()], max_steps=max_steps)
 
 
-def end(log: TrainingLog) -> str:
+def end(log):
     """Return the state of a run whose window is complete."""
     return decide_state([problem for problem in log.problems if problem.fatal], lacks_numbers=False)
 
 
-def kinds(log: TrainingLog) -> set[str]:
+def kinds(log):
     return {problem.kind for problem in log.problems}
 
 
-def nemo1(done: int, total: str = "15", *, step: str | None = None) -> str:
+def nemo1(done, total="15", *, step=None):
     return (
         f"\rEpoch 0: :  47%|####7     | {done}{total} [06:19<07:13, reduced_train_loss=11.50, "
         f"global_step={step or f'{done - 1}.000'}, consumed_samples=12288.0, train_step_timing in s=49.50]"
     )
 
 
-def nemo2(steps: Sequence[int], last: int) -> str:
+def nemo2(steps, last):
     return "".join(line_forms.nemo2(step, last=last) for step in steps)
 
 
-def megatron(iterations: Sequence[int], total: int) -> str:
+def megatron(iterations, total):
     return "".join(line_forms.megatron_bridge(iteration, total=total) for iteration in iterations)
 
 
-def titan(steps: Sequence[int], loss: str = "3.2") -> str:
+def titan(steps, loss="3.2"):
     return "".join(line_forms.torchtitan(step, loss=loss) for step in steps)
 
 
-def titan_setup(steps: int) -> str:
+def titan_setup(steps):
     return (
         "[titan] 2026-05-18 16:04:40,000 - root - INFO - Trainer is initialized with local batch size 2, "
         "global batch size 16, gradient accumulation steps 1, sequence length 8192, "
@@ -109,24 +107,24 @@ COMPLETE = {
 
 
 @pytest.mark.parametrize("log", UNKNOWN.values(), ids=UNKNOWN)
-def test_a_log_with_neither_a_last_step_nor_closing_words_does_not_show_its_end(log: str) -> None:
+def test_a_log_with_neither_a_last_step_nor_closing_words_does_not_show_its_end(log):
     assert end(read(log)) == "unknown"
     assert "end_unknown" in kinds(read(log))
 
 
 @pytest.mark.parametrize("log", SHORT.values(), ids=SHORT)
-def test_a_log_that_ends_before_its_last_step_is_incomplete(log: str) -> None:
+def test_a_log_that_ends_before_its_last_step_is_incomplete(log):
     assert end(read(log)) == "incomplete"
 
 
 @pytest.mark.parametrize("log", COMPLETE.values(), ids=COMPLETE)
-def test_a_log_with_its_last_step_or_closing_words_is_complete(log: str) -> None:
+def test_a_log_with_its_last_step_or_closing_words_is_complete(log):
     assert end(read(log)) == "complete"
 
 
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("log", [*UNKNOWN.values(), *SHORT.values()], ids=[*UNKNOWN, *SHORT])
-def test_a_sign_of_failure_decides_unless_training_is_complete(log: str, sign: str) -> None:
+def test_a_sign_of_failure_decides_unless_training_is_complete(log, sign):
     failed = read(log, "\n", sign)
     assert end(failed) == "failed"
     assert failed.problems[0].kind not in ("short", "end_unknown")
@@ -134,13 +132,13 @@ def test_a_sign_of_failure_decides_unless_training_is_complete(log: str, sign: s
 
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("log", COMPLETE.values(), ids=COMPLETE)
-def test_a_sign_of_failure_after_the_end_of_training_is_a_remark(log: str, sign: str) -> None:
+def test_a_sign_of_failure_after_the_end_of_training_is_a_remark(log, sign):
     finished = read(log, "\n", sign)
     assert end(finished) == "complete"
     assert any(not problem.fatal and "log lacks" not in problem.message for problem in finished.problems)
 
 
-def test_what_the_bar_prints_is_named_beside_the_step() -> None:
+def test_what_the_bar_prints_is_named_beside_the_step():
     (short,) = [
         problem for problem in read(SHORT["bar at 7 of 15 whose step lags"]).problems if problem.fatal
     ]
@@ -149,7 +147,7 @@ def test_what_the_bar_prints_is_named_beside_the_step() -> None:
     )
 
 
-def test_closing_words_do_not_make_up_for_planned_steps() -> None:
+def test_closing_words_do_not_make_up_for_planned_steps():
     """The training ended as it was told to, but after fewer steps than planned."""
     asked_for_less = read(nemo2(range(10), 9) + LIGHTNING.format(10), max_steps=50)
     assert end(asked_for_less) == "incomplete"
@@ -158,7 +156,7 @@ def test_closing_words_do_not_make_up_for_planned_steps() -> None:
     assert end(read(nemo2(range(50), 49) + LIGHTNING.format(50), max_steps=50)) == "complete"
 
 
-def test_closing_words_are_of_their_own_attempt() -> None:
+def test_closing_words_are_of_their_own_attempt():
     """A second training in the same log is killed; the closing words are the first one's."""
     assert end(read(titan(range(1, 6)), TITAN, titan(range(1, 4), loss="9.1"))) == "unknown"
     assert end(read(nemo2(range(10), 9), LIGHTNING.format(10), nemo2(range(10, 14), 19))) == "incomplete"
@@ -172,7 +170,7 @@ def test_closing_words_are_of_their_own_attempt() -> None:
 @pytest.mark.parametrize(
     "words", [LIGHTNING.format(10), MEGATRON, TITAN, "`Trainer.fit` stopped: No training batches.\n"]
 )
-def test_nothing_was_left_to_train(words: str) -> None:
+def test_nothing_was_left_to_train(words):
     log = read("successfully loaded checkpoint from /x/saved [ t 1/2, p 1/4 ] at iteration 10\n", words)
     assert (end(log), kinds(log)) == ("incomplete", {"nothing_to_train"})
     assert "nothing was left to train" in log.problems[0].message
@@ -193,14 +191,14 @@ def test_nothing_was_left_to_train(words: str) -> None:
         ("Enough was seen. Signaling Trainer to stop.\n", "as a callback asked it to"),
     ],
 )
-def test_early_stopping_is_named(line: str, says: str) -> None:
+def test_early_stopping_is_named(line, says):
     log = read(nemo2(range(7), 14), line)
     assert end(log) == "incomplete"
     assert log.problems[0].kind == "stopped_early"
     assert says in log.problems[0].message
 
 
-def test_lightnings_timer_is_a_time_limit() -> None:
+def test_lightnings_timer_is_a_time_limit():
     log = read(
         nemo2(range(7), 14), "Time limit reached. Elapsed time is 3:55:00. Signaling Trainer to stop.\n"
     )
@@ -227,13 +225,13 @@ def test_lightnings_timer_is_a_time_limit() -> None:
         ),
     ],
 )
-def test_the_node_that_failed_is_named(line: str, nodes: str, says: str) -> None:
+def test_the_node_that_failed_is_named(line, nodes, says):
     (failure,) = [one for one in read(nemo2(range(7), 14), line).problems if one.kind == "node_failure"]
     assert (failure.nodes, failure.fatal) == (nodes, True)
     assert says in failure.message
 
 
-def test_why_slurm_ended_a_job_is_quoted_whole() -> None:
+def test_why_slurm_ended_a_job_is_quoted_whole():
     """The reason may contain a comma or small letters."""
     line = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2026-05-12T10:30:00 DUE {} ***\n"
     for why in ("TO JOB REQUEUE", "to SIGNAL Terminated", "TO TASK FAILURE", "TO SOMETHING NEW, SEE THE LOG"):
@@ -242,7 +240,7 @@ def test_why_slurm_ended_a_job_is_quoted_whole() -> None:
         assert end(log) == "failed"
 
 
-def test_a_save_of_torchtitan_amid_the_steps_is_a_save_and_one_at_the_end_is_not() -> None:
+def test_a_save_of_torchtitan_amid_the_steps_is_a_save_and_one_at_the_end_is_not():
     """Torchtitan saves after the last step of every training with checkpoints."""
     said = "[rank0]:[titan] 2026-06-01 13:34:29,215 - root - INFO - {}\n"
     begun = said.format("Saving the checkpoint (or staging if async is enabled).")
@@ -260,7 +258,7 @@ def test_a_save_of_torchtitan_amid_the_steps_is_a_save_and_one_at_the_end_is_not
 
 
 @pytest.mark.parametrize("loading", ["from ./outputs/checkpoint/step-25.", "at step 25."])
-def test_torchtitan_resumes_where_its_checkpoint_ends(loading: str) -> None:
+def test_torchtitan_resumes_where_its_checkpoint_ends(loading):
     said = "[rank0]:[titan] 2026-05-21 10:58:16,211 - root - INFO - {}\n"
     load = said.format(f"Loading the checkpoint {loading}")
     load += said.format("Finished loading the checkpoint in 0.70 seconds.")
@@ -272,7 +270,7 @@ def test_torchtitan_resumes_where_its_checkpoint_ends(loading: str) -> None:
 # Numbers that are no benchmark
 
 
-def timed(times_ms: Sequence[float]) -> TrainingLog:
+def timed(times_ms):
     total = len(times_ms)
     lines = (
         line_forms.megatron_bridge(step, total=total, elapsed_ms=f"{time_ms:.1f}")
@@ -281,14 +279,14 @@ def timed(times_ms: Sequence[float]) -> TrainingLog:
     return read(*lines)
 
 
-def test_a_step_time_that_grows_with_each_step_is_remarked() -> None:
+def test_a_step_time_that_grows_with_each_step_is_remarked():
     log = timed([11000.0 + 435 * step for step in range(50)])
     assert (end(log), kinds(log)) == ("complete", {"step_time_trend"})
     assert "grows from 12.3 s to 32.31 s over steps 3 to 49" in log.problems[0].message
     assert "falls" in timed([32000.0 - 435 * step for step in range(50)]).problems[0].message
 
 
-def test_a_step_that_took_far_longer_than_the_others_is_remarked() -> None:
+def test_a_step_that_took_far_longer_than_the_others_is_remarked():
     log = timed([9000.0] * 20 + [70000.0] + [9000.0] * 20)
     assert "global step 20 took up to 70 s, and others 9 s" in log.problems[0].message
 
@@ -303,11 +301,11 @@ def test_a_step_that_took_far_longer_than_the_others_is_remarked() -> None:
     ],
     ids=["warm-up", "spread", "small trend", "few steps"],
 )
-def test_usual_step_times_are_not_remarked(times_ms: list[float]) -> None:
+def test_usual_step_times_are_not_remarked(times_ms):
     assert kinds(timed(times_ms)) == set()
 
 
-def test_a_field_is_known_by_its_unit() -> None:
+def test_a_field_is_known_by_its_unit():
     """Forks of Megatron-LM rename fields, and print the mean beside the number."""
     line = line_forms.megatron_bridge(1, total=1).splitlines()[1] + "\n"
     renamed = line.replace("learning rate:", "compute per GPU (TFLOP/s/GPU): 579.4/573.6 | learning rate:")
@@ -329,7 +327,7 @@ def test_a_field_is_known_by_its_unit() -> None:
     ],
     ids=["AutoModel", "verl", "Hugging Face", "DeepSpeed"],
 )
-def test_a_framework_that_is_not_read_is_said_to_be_that(line: str) -> None:
+def test_a_framework_that_is_not_read_is_said_to_be_that(line):
     log = read(*(f"{line.format(step)}\n" for step in range(9)))
     assert end(log) == "unknown"
     assert "is of a format that is read (nemo2, tqdm, megatron_bridge, torchtitan)" in log.problems[0].message
@@ -339,7 +337,7 @@ def test_a_framework_that_is_not_read_is_said_to_be_that(line: str) -> None:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_wrapped_lines_are_said_to_be_that_or_read_right(newline: str) -> None:
+def test_wrapped_lines_are_said_to_be_that_or_read_right(newline):
     lines = [line_forms.megatron_bridge(step, total=3).splitlines()[1] for step in (1, 2, 3)]
     whole = read("\n".join(lines)).steps
     for width in range(60, 240):

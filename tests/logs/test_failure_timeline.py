@@ -6,9 +6,6 @@ The tables are kept in tests/golden/logs. After an intended change, rewrite them
 """
 
 import gzip
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kept import assert_kept
@@ -19,7 +16,7 @@ from steptime.logs.failure_timeline import ERROR_LINE, FailureSign, Timeline, We
 STEP, NEXT_LOG = "step", "next log"
 
 
-def timeline(parts: Iterable[FailureSign | str]) -> Timeline:
+def timeline(parts):
     """Return a timeline with these signs, 2,000 bytes apart unless they say where they are."""
     made = Timeline()
     for number, part in enumerate(parts, 1):
@@ -32,18 +29,18 @@ def timeline(parts: Iterable[FailureSign | str]) -> Timeline:
     return made
 
 
-def sign(weight: Weight, **fields: Any) -> FailureSign:
+def sign(weight, **fields):
     kind = fields.pop("kind", weight.name.lower())
     return FailureSign(kind, fields.pop("sentence", kind), weight, **fields)
 
 
-def told(parts: Iterable[FailureSign | str], *, complete: bool = False) -> list[str]:
+def told(parts, *, complete=False):
     """Return each problem: fatal ones with `!`."""
     problems = timeline(parts).problems(complete=complete)
     return [f"{problem.message}{'!' if problem.fatal else ''}" for problem, _ in problems]
 
 
-def test_each_pair_of_signs_has_its_order() -> None:
+def test_each_pair_of_signs_has_its_order():
     lines = []
     for first in Weight:
         for second in Weight:
@@ -60,7 +57,7 @@ def test_each_pair_of_signs_has_its_order() -> None:
                 "the first is vague": [STEP, vague, two],
                 "vague, in two logs": [vague, NEXT_LOG, two],
             }
-            outcomes: dict[str, list[str]] = {}
+            outcomes = {}
             for way, parts in ways.items():
                 outcomes.setdefault(", ".join(told(parts)) or "nothing", []).append(way)
             complete = ", ".join(told([STEP, one, two], complete=True)) or "nothing"
@@ -70,7 +67,7 @@ def test_each_pair_of_signs_has_its_order() -> None:
     assert_kept("logs/pairs-of-signs.txt", "\n".join(lines) + "\n")
 
 
-def test_each_sentence_about_signs_and_their_places() -> None:
+def test_each_sentence_about_signs_and_their_places():
     happened, ended = Weight.HAPPENED, Weight.ENDED
     of = {
         rank: sign(happened, kind="lost", places={"rank": str(rank), "node": f"n{rank // 8}"})
@@ -85,7 +82,7 @@ def test_each_sentence_about_signs_and_their_places() -> None:
     exited = sign(Weight.EXITED)
     complained = sign(Weight.COMPLAINED, kind=ERROR_LINE, sentence="complained")
     spoils = sign(happened, kind="spoils", spoils=True)
-    cases: dict[str, list[FailureSign | str]] = {
+    cases = {
         "one rank": [of[2]],
         "the same line twice": [of[2], of[2]],
         "the same line three times": [of[2], of[2], of[2]],
@@ -161,7 +158,7 @@ def test_each_sentence_about_signs_and_their_places() -> None:
     assert_kept("logs/signs-and-places.txt", "\n".join(lines) + "\n")
 
 
-def test_an_attempt_keeps_a_thousand_signs() -> None:
+def test_an_attempt_keeps_a_thousand_signs():
     made = timeline(sign(Weight.HAPPENED, kind=f"kind {number}") for number in range(1001))
     assert [problem.kind for problem, _ in made.problems(complete=False)][-1] == "kind 999"
 
@@ -180,16 +177,12 @@ def test_an_attempt_keeps_a_thousand_signs() -> None:
         ({}, None),
     ],
 )
-def test_what_ended_a_process_by_its_code_number_or_word(
-    values: dict[str, str], ended_by: str | None
-) -> None:
+def test_what_ended_a_process_by_its_code_number_or_word(values, ended_by):
     found = failure_causes._ended_by(values)
     assert (found and found.name) == ended_by
 
 
-def test_a_log_that_unpacks_to_too_much_says_to_how_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_unpacks_to_too_much_says_to_how_much(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "MOST_LOG_BYTES", 2 << 20)
     for size, refused in ((2 << 20, False), ((2 << 20) + 1, True)):
         (tmp_path / "log.gz").write_bytes(gzip.compress(bytes(size)))

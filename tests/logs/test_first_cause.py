@@ -3,8 +3,6 @@
 import pytest
 from logs.line_forms import megatron_bridge, read_chunks, torchtitan
 
-from steptime.logs.training_log import TrainingLog
-
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
 TERMINATING = "srun: Terminating StepId=4242.0\n"
 STEP_CANCELLED = "slurmstepd: error: *** STEP 4242.0 ON node1 CANCELLED AT 2026-05-12T10:00:40 ***\n"
@@ -12,7 +10,7 @@ JOB_CANCELLED = "slurmstepd: error: *** JOB 77 ON node1 CANCELLED AT 2026-05-12T
 TIME_LIMIT = "slurmstepd: error: *** STEP 5.0 ON {} CANCELLED AT 2026-05-12T18:00:00 DUE TO TIME LIMIT ***\n"
 
 
-def read(*lines: str, max_steps: int | None = None) -> TrainingLog:
+def read(*lines, max_steps=None):
     """Read a log at once and line by line, which has to show the same."""
     text = "".join(lines).encode()
     log = read_chunks([text], max_steps=max_steps)
@@ -20,15 +18,15 @@ def read(*lines: str, max_steps: int | None = None) -> TrainingLog:
     return log
 
 
-def megatron(first: int = 1, last: int = 5, *, total: int = 100) -> str:
+def megatron(first=1, last=5, *, total=100):
     return "".join(megatron_bridge(iteration, total=total) for iteration in range(first, last + 1))
 
 
-def titan(first: int = 1, last: int = 3) -> str:
+def titan(first=1, last=3):
     return "".join(torchtitan(step) for step in range(first, last + 1))
 
 
-def first(log: TrainingLog) -> str:
+def first(log):
     """Return the message of the first problem, which must be fatal."""
     assert log.problems[0].fatal
     return log.problems[0].message
@@ -43,9 +41,7 @@ def first(log: TrainingLog) -> str:
 )
 @pytest.mark.parametrize("node", ["node3", "pool0-0017", "gb-nvl-024.cluster.local"])
 @pytest.mark.parametrize("task", ["17", "16-23"])
-def test_the_node_whose_task_a_signal_ended_is_named_before_those_that_exited(
-    how: str, node: str, task: str
-) -> None:
+def test_the_node_whose_task_a_signal_ended_is_named_before_those_that_exited(how, node, task):
     died = f"srun: error: {node}: task{'s' if '-' in task else ''} {task}: {how}\n"
     exited = (
         "srun: error: node1: tasks 0-7: Exited with exit code 1\n"
@@ -55,7 +51,7 @@ def test_the_node_whose_task_a_signal_ended_is_named_before_those_that_exited(
         assert f"task {task} on {node}: {how}" in first(log)
 
 
-def test_what_srun_ends_itself_follows_from_the_task_before() -> None:
+def test_what_srun_ends_itself_follows_from_the_task_before():
     exited = "srun: error: node2: task 9: Exited with exit code 1\n"
     ended = "srun: error: node1: tasks 0-7: Killed\nsrun: error: node3: tasks 16-23: Terminated\n"
     log = read(megatron(), exited, TERMINATING, STEP_CANCELLED, ended)
@@ -63,7 +59,7 @@ def test_what_srun_ends_itself_follows_from_the_task_before() -> None:
 
 
 @pytest.mark.parametrize("code", [134, 141, 143])
-def test_an_exit_code_with_which_a_process_ends_itself_says_no_more_than_another(code: int) -> None:
+def test_an_exit_code_with_which_a_process_ends_itself_says_no_more_than_another(code):
     """The reason stands elsewhere: an abort, a pipe that broke, a launcher that ended its processes."""
     died = f"srun: error: node3: task 17: Exited with exit code {code}\n"
     why = f"{TRACEBACK}ConnectionResetError: [Errno 104] Connection reset by peer\n"
@@ -77,23 +73,23 @@ def test_an_exit_code_with_which_a_process_ends_itself_says_no_more_than_another
         ("[n1:00077] Signal: Bus error (7)", "Bus error"),
     ],
 )
-def test_the_node_of_a_crash_is_named(line: str, says: str) -> None:
+def test_the_node_of_a_crash_is_named(line, says):
     assert first(read(megatron(), f"{line}\n")).endswith(f"{says} (on n1)")
 
 
 @pytest.mark.parametrize(("before", "behind"), [(0, 0), (0, 50_000), (100, 50_000), (100, 0)])
-def test_a_sign_is_found_in_a_line_of_any_length(before: int, behind: int) -> None:
+def test_a_sign_is_found_in_a_line_of_any_length(before, behind):
     sign = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
     log = read(megatron(), f"{'x ' * before}{sign}{' x' * behind}\n")
     assert first(log) == "CUDA out of memory: 20.00 GiB could not be allocated"
 
 
-def test_an_exception_is_told_before_the_signals_that_ended_the_others() -> None:
+def test_an_exception_is_told_before_the_signals_that_ended_the_others():
     log = read(megatron(), TRACEBACK, "ValueError: heads\n", "srun: error: node1: tasks 1-7: Killed\n")
     assert first(log) == "Python traceback: ValueError: heads"
 
 
-def test_whoever_lost_its_peer_followed() -> None:
+def test_whoever_lost_its_peer_followed():
     """The rank that was killed prints nothing; its peers print exceptions and warnings."""
     killed = "srun: error: node3: task 17: Killed\n"
     peers = (
@@ -106,14 +102,14 @@ def test_whoever_lost_its_peer_followed() -> None:
         assert first(log).startswith("srun: task 17 on node3: Killed")
 
 
-def test_what_follows_a_person_or_a_limit_is_no_cause() -> None:
+def test_what_follows_a_person_or_a_limit_is_no_cause():
     ended = f"[rank3]: {TRACEBACK}torch.distributed.elastic.SignalException: Process 7 got signal: 15\n"
     for end, says in ((JOB_CANCELLED, "cancelled at"), (TIME_LIMIT.format("node1"), "time limit")):
         log = read(megatron(), end, ended, "srun: error: node1: task 3: Killed\n")
         assert says in first(log)
 
 
-def test_the_kernels_killing_explains_what_was_printed_before() -> None:
+def test_the_kernels_killing_explains_what_was_printed_before():
     log = read(
         megatron(),
         "srun: error: node3: task 17: Killed\n",
@@ -134,19 +130,19 @@ HUB = (
 
 
 @pytest.mark.parametrize("sign", [THREAD, HUB, TRACEBACK + "ValueError: in a callback\n"])
-def test_a_sign_that_training_survived_is_a_remark(sign: str) -> None:
+def test_a_sign_that_training_survived_is_a_remark(sign):
     still_running = read(megatron(1, 5), sign, megatron(6, 50))
     assert {problem.kind for problem in still_running.problems if problem.fatal} == {"short"}
     assert any("training went on after this: " in problem.message for problem in still_running.problems)
     assert "cancelled" in first(read(megatron(1, 5), sign, megatron(6, 50), JOB_CANCELLED))
 
 
-def test_a_step_of_a_rank_that_lags_behind_does_not_make_an_exception_harmless() -> None:
+def test_a_step_of_a_rank_that_lags_behind_does_not_make_an_exception_harmless():
     log = read(megatron(1, 5), f"[rank3]: {TRACEBACK}", "[rank3]: ValueError: heads\n", megatron(6, 6))
     assert first(log) == "Python traceback: ValueError: heads (rank 3)"
 
 
-def test_an_exception_of_a_thread_comes_behind_what_ended_the_process() -> None:
+def test_an_exception_of_a_thread_comes_behind_what_ended_the_process():
     log = read(megatron(), THREAD, "srun: error: node2: task 9: Bus error\n")
     assert "node2" in first(log)
 
@@ -159,7 +155,7 @@ PORT = "{}:3405{}:3412{} [{}] transport/net_ib.cc:93 NCCL WARN NET/IB : Got asyn
 @pytest.mark.parametrize(
     "prefix", ["", "2026-05-12T16:13:44.884Z: [1,12]<stdout>:", "[2026-05-12 10:03:02] "]
 )
-def test_a_warning_of_nccl_explains_a_hang(prefix: str) -> None:
+def test_a_warning_of_nccl_explains_a_hang(prefix):
     ports = "".join(prefix + PORT.format("node48", gpu, gpu, gpu) for gpu in range(8))
     log = read(megatron(), ports, TIME_LIMIT.format("node48"))
     rank = "rank 12, " if "[1,12]" in prefix else ""
@@ -168,7 +164,7 @@ def test_a_warning_of_nccl_explains_a_hang(prefix: str) -> None:
     assert "time limit" in log.problems[1].message
 
 
-def test_a_warning_of_nccl_explains_an_error_of_nccl_but_no_other_exception() -> None:
+def test_a_warning_of_nccl_explains_an_error_of_nccl_but_no_other_exception():
     warned = (
         "node2:3311:3500 [5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed "
         "out, on dev mlx5_1:1\n"
@@ -178,11 +174,11 @@ def test_a_warning_of_nccl_explains_an_error_of_nccl_but_no_other_exception() ->
     assert "ValueError" in first(read(warned, f"{TRACEBACK}ValueError: heads\n"))
 
 
-def test_a_warning_of_nccl_in_a_training_that_went_well_is_not_told() -> None:
+def test_a_warning_of_nccl_in_a_training_that_went_well_is_not_told():
     assert read(PORT.format("n1", 0, 0, 0), megatron(1, 5, total=5)).problems == ()
 
 
-def test_the_rank_that_the_flight_recorder_names_is_told() -> None:
+def test_the_rank_that_the_flight_recorder_names_is_told():
     log = read(
         titan(),
         "[rank0]:[E804 23:05:54.8 ProcessGroupNCCL.cpp:1914] [PG ID 0 Rank 0] Received a dump "
@@ -196,7 +192,7 @@ def test_the_rank_that_the_flight_recorder_names_is_told() -> None:
 
 
 @pytest.mark.parametrize("tick", ["`{}'", "'{}'", "`{}`", '"{}"'])
-def test_the_assertion_of_a_library_is_named(tick: str) -> None:
+def test_the_assertion_of_a_library_is_named(tick):
     quoted = tick.format("args.ptr != nullptr")
     log = read(
         megatron(1, 3),
@@ -221,7 +217,7 @@ def test_the_assertion_of_a_library_is_named(tick: str) -> None:
         "/src/transport/ibrc.cpp:1433: non-zero status: 7 ep_connect failed of rank 6",
     ],
 )
-def test_the_first_error_line_after_the_last_step_is_quoted(line: str) -> None:
+def test_the_first_error_line_after_the_last_step_is_quoted(line):
     log = read("ERROR: an old remark\n", megatron(), f"{line}\n", "ERROR: cleaning up failed\n")
     assert first(log).startswith("an error line of the log: ")
     assert line[-20:] in first(log)
@@ -229,7 +225,7 @@ def test_the_first_error_line_after_the_last_step_is_quoted(line: str) -> None:
     assert line in log.excerpt
 
 
-def test_before_the_first_step_the_last_error_line_is_quoted() -> None:
+def test_before_the_first_step_the_last_error_line_is_quoted():
     log = read(
         "ERROR: no apex, going on without\n",
         *["reading the index\n"] * 80,
@@ -241,11 +237,11 @@ def test_before_the_first_step_the_last_error_line_is_quoted() -> None:
 @pytest.mark.parametrize(
     "harmless", ["[INFO] 0 errors", "WARNING: error: retried", "DEBUG | error: none", "no error: fine"]
 )
-def test_a_line_of_no_severity_is_not_quoted(harmless: str) -> None:
+def test_a_line_of_no_severity_is_not_quoted(harmless):
     assert {problem.kind for problem in read(megatron(), f"{harmless}\n").problems} == {"short"}
 
 
-def test_an_error_line_is_only_quoted_if_nothing_explains_the_end() -> None:
+def test_an_error_line_is_only_quoted_if_nothing_explains_the_end():
     log = read(megatron(), "ERROR: something\n", f"{TRACEBACK}ValueError: heads\n")
     assert "error_line" not in {problem.kind for problem in log.problems}
     cancelled = read(megatron(), "ERROR: something\n", JOB_CANCELLED)
@@ -273,7 +269,7 @@ WAITED = (
         "*** An error occurred in MPI_Init_thread",
     ],
 )
-def test_a_line_without_a_severity_is_quoted_only_if_a_process_exited(line: str) -> None:
+def test_a_line_without_a_severity_is_quoted_only_if_a_process_exited(line):
     exited = "srun: error: node1: task 3: Exited with exit code 255\n"
     for steps in ("", megatron()):
         assert first(read(steps, f"{line}\n", exited)) == f"an error line of the log: {line}"
@@ -282,7 +278,7 @@ def test_a_line_without_a_severity_is_quoted_only_if_a_process_exited(line: str)
     assert "the store is gone" in first(with_severity)
 
 
-def test_a_passage_of_error_lines_is_told_by_its_first_line() -> None:
+def test_a_passage_of_error_lines_is_told_by_its_first_line():
     """A library's functions print what failed from the innermost to the outermost."""
     log = read(
         "ERROR: no apex, going on without\n",
@@ -309,7 +305,7 @@ def test_a_passage_of_error_lines_is_told_by_its_first_line() -> None:
         "Transport retry count exceeded on mlx5_0:1/IB",
     ],
 )
-def test_a_process_that_aborts_says_why_before(aborted: str, why: str) -> None:
+def test_a_process_that_aborts_says_why_before(aborted, why):
     assert why in first(read(megatron(), f"{why}\n{aborted}\n"))
 
 
@@ -321,11 +317,11 @@ def test_a_process_that_aborts_says_why_before(aborted: str, why: str) -> None:
         "srun: error: n1: task 3: Killed\n",
     ],
 )
-def test_a_wait_that_timed_out_is_told_before_what_followed(then: str) -> None:
+def test_a_wait_that_timed_out_is_told_before_what_followed(then):
     assert "DeepEP combine (scale-up wait) timeout" in first(read(titan(), WAITED, then))
 
 
-def test_slurms_own_words_of_why_it_ended_a_job_are_told_before_the_end() -> None:
+def test_slurms_own_words_of_why_it_ended_a_job_are_told_before_the_end():
     said = "slurmstepd: error: Job 7518 exceeded memory limit (626359956 > 512000000), being killed\n"
     assert "exceeded memory limit" in first(read(megatron(), said, JOB_CANCELLED))
 
@@ -384,7 +380,7 @@ def test_slurms_own_words_of_why_it_ended_a_job_are_told_before_the_end() -> Non
         ),
     ],
 )
-def test_ends_of_public_reports(lines: str, says: str) -> None:
+def test_ends_of_public_reports(lines, says):
     assert says in first(read(megatron(), lines))
 
 
@@ -399,7 +395,7 @@ def test_ends_of_public_reports(lines: str, says: str) -> None:
         ("(Worker pid=97, ip=33.97.231.144) ", "(rank 29 on 33.97.231.144)"),
     ],
 )
-def test_a_rank_whose_watchdog_found_an_error_is_named_as_torch_labels_it(prefix: str, says: str) -> None:
+def test_a_rank_whose_watchdog_found_an_error_is_named_as_torch_labels_it(prefix, says):
     """The rank in the text counts within a group, and the line behind it has no label."""
     text = "[PG ID 5 Rank 1] Process group watchdog thread terminated with exception: CUDA error: unspecified"
     thrown = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
@@ -408,7 +404,7 @@ def test_a_rank_whose_watchdog_found_an_error_is_named_as_torch_labels_it(prefix
     assert first(log).startswith(f"a process crashed: CUDA error: unspecified {says}")
 
 
-def test_all_nodes_that_failed_to_launch_are_named() -> None:
+def test_all_nodes_that_failed_to_launch_are_named():
     failed = "".join(
         f"srun: error: Task launch for StepId=20.0 failed on node p4d-{number}: Socket timed out\n"
         for number in (33, 38, 35)
@@ -437,14 +433,14 @@ def test_all_nodes_that_failed_to_launch_are_named() -> None:
         ),
     ],
 )
-def test_the_ranks_that_print_a_cause_are_named(label: str) -> None:
+def test_the_ranks_that_print_a_cause_are_named(label):
     labels = [label.replace("{}", str(rank)) for rank in (2, 5)]
     lines = "".join(f"{each}torch.OutOfMemoryError: CUDA out of memory.\n" for each in labels)
     node = " on 10.1.2.3" if label.startswith("10.1.2.3") else ""
     assert first(read(megatron(), lines)) == f"CUDA out of memory (ranks 2, 5{node})"
 
 
-def test_the_text_behind_last_error_is_found_though_ranks_without_labels_print_at_once() -> None:
+def test_the_text_behind_last_error_is_found_though_ranks_without_labels_print_at_once():
     raised = (
         "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1287, invalid usage, NCCL "
         "version 2.17.1\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
@@ -455,12 +451,12 @@ def test_the_text_behind_last_error_is_found_though_ranks_without_labels_print_a
 
 
 @pytest.mark.parametrize("label", ["[rank218]:", "218: "])
-def test_torchs_label_is_the_rank_and_not_that_in_a_group(label: str) -> None:
+def test_torchs_label_is_the_rank_and_not_that_in_a_group(label):
     caught = "Watchdog caught collective operation timeout: WorkNCCL(OpType=SEND, Timeout(ms)=600000)"
     assert "SEND of rank 218 took" in first(read(megatron(), f"{label}[E108 x.cpp:6] [Rank 13] {caught}\n"))
 
 
-def test_the_rank_of_a_message_is_in_its_first_line() -> None:
+def test_the_rank_of_a_message_is_in_its_first_line():
     message = (
         "[rank1]:[E415 21:17:08.9 x.cpp:552] [Rank 1] Collective WorkNCCL raised: NCCL error: remote process "
         "exited\nncclRemoteError: A call failed.\nLast error:\nsocketProgress: Connection closed\n"
@@ -489,7 +485,7 @@ def test_the_rank_of_a_message_is_in_its_first_line() -> None:
         ),
     ],
 )
-def test_starts_that_fail_without_sruns_usual_words(line: str, says: str) -> None:
+def test_starts_that_fail_without_sruns_usual_words(line, says):
     rest = "slurmstepd: error: pyxis: couldn't start container\n" if "pyxis" in line else ""
     assert says in first(read(line, rest))
 
@@ -508,7 +504,7 @@ TABLE = """\
 
 @pytest.mark.parametrize("prefix", ["", "1: ", "[default0]:"])
 @pytest.mark.parametrize(("code", "says"), [(1, "1"), (-9, "-9 (SIGKILL, most often for lack of memory)")])
-def test_rank_and_node_are_those_of_torchruns_table(prefix: str, code: int, says: str) -> None:
+def test_rank_and_node_are_those_of_torchruns_table(prefix, code, says):
     failed = (
         f"{prefix}E0512 api.py:874] failed (exitcode: {code}) local_rank: 3 (pid: 8403) of binary: python\n"
     )
@@ -529,9 +525,7 @@ FAILURE = """\
 
 @pytest.mark.parametrize("prefix", ["", "1: ", "[default0]:"])
 @pytest.mark.parametrize("others", [1, 40])
-def test_the_first_failure_that_torchrun_saw_is_told_and_not_those_that_it_ended_itself(
-    prefix: str, others: int
-) -> None:
+def test_the_first_failure_that_torchrun_saw_is_told_and_not_those_that_it_ended_itself(prefix, others):
     ended = "".join(FAILURE.format(prefix, 1 + other, 2 + other, -15) for other in range(others))
     table = f"{prefix}Failures:\n{ended}{'-' * 53}\n{prefix}Root Cause (first observed failure):\n"
     message = first(read(megatron(), table, FAILURE.format(prefix, 0, 1, -6)))
@@ -540,9 +534,7 @@ def test_the_first_failure_that_torchrun_saw_is_told_and_not_those_that_it_ended
 
 @pytest.mark.parametrize("code", [-6, 3])
 @pytest.mark.parametrize("lost", [("0", "3"), ("1", "3")])
-def test_a_rank_that_ended_without_a_word_comes_before_connections_that_others_lost(
-    code: int, lost: tuple[str, ...]
-) -> None:
+def test_a_rank_that_ended_without_a_word_comes_before_connections_that_others_lost(code, lost):
     """Rank 1 aborts; but if it lost a connection itself, that is why it ended."""
     closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:51340.\n"
     said = "".join(f"[rank{rank}]: {TRACEBACK}[rank{rank}]: {closed}" for rank in lost)
@@ -554,7 +546,7 @@ def test_a_rank_that_ended_without_a_word_comes_before_connections_that_others_l
 @pytest.mark.parametrize(
     ("tasks", "is_first"), [("1", True), ("1-2", True), ("1,5-6", True), ("0-7", False), ("2,3", False)]
 )
-def test_so_does_a_task_that_srun_saw_ending(tasks: str, *, is_first: bool) -> None:
+def test_so_does_a_task_that_srun_saw_ending(tasks, *, is_first):
     closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:51340.\n"
     ended = f"srun: error: n1: tasks {tasks}: Aborted (core dumped)\n"
     message = first(read(megatron(), f"[rank3]: {TRACEBACK}[rank3]: {closed}", ended))
@@ -563,9 +555,7 @@ def test_so_does_a_task_that_srun_saw_ending(tasks: str, *, is_first: bool) -> N
 
 @pytest.mark.parametrize("exited", ["torchrun", "srun"])
 @pytest.mark.parametrize(("late", "is_cause"), [(2, True), (50, True), (150, False)])
-def test_an_exception_before_the_step_lines_that_rank_0_held_back_is_the_cause(
-    exited: str, late: int, *, is_cause: bool
-) -> None:
+def test_an_exception_before_the_step_lines_that_rank_0_held_back_is_the_cause(exited, late, *, is_cause):
     table = "Root Cause (first observed failure):\n" + FAILURE.format("", 0, 2, 1)
     says = table if exited == "torchrun" else "srun: error: n1: task 2: Exited with exit code 1\n"
     raised = f"[rank2]: {TRACEBACK}[rank2]: ValueError: heads\n"
@@ -579,14 +569,14 @@ def test_an_exception_before_the_step_lines_that_rank_0_held_back_is_the_cause(
     assert "heads" not in first(other)
 
 
-def test_a_process_that_ends_itself_without_an_exception_is_told() -> None:
+def test_a_process_that_ends_itself_without_an_exception_is_told():
     """A destructor of torch's does so if the program ends before its process group is destroyed."""
     says = "terminate called without an active exception"
     log = read(megatron(), f"{says}\n", TABLE.format("", -6))
     assert first(log) == f"a process crashed: {says}"
 
 
-def test_torchruns_table_names_the_rank_of_the_traceback_in_it() -> None:
+def test_torchruns_table_names_the_rank_of_the_traceback_in_it():
     table = TABLE.format("", 1).replace("<N/A>\n", "error.json\n  traceback : ")
     log = read(megatron(), table, TRACEBACK.replace("\n", "\n  "), "RuntimeError: mat2 has a stride\n")
     assert first(log) == "Python traceback: RuntimeError: mat2 has a stride (rank 11 on gpu-b07)"
@@ -601,12 +591,12 @@ def test_torchruns_table_names_the_rank_of_the_traceback_in_it() -> None:
         "[rank11]: gpu-b07:77:99 [3] misc/socket.cc:93 NCCL WARN Net: no route\n",
     ],
 )
-def test_a_node_that_any_line_names_for_a_rank_is_told_with_it(node_line: str) -> None:
+def test_a_node_that_any_line_names_for_a_rank_is_told_with_it(node_line):
     log = read(megatron(), f"[rank11]: {TRACEBACK}[rank11]: ValueError: heads\n", node_line)
     assert first(log) == "Python traceback: ValueError: heads (rank 11 on gpu-b07)"
 
 
-def test_a_rank_that_the_words_name_is_told() -> None:
+def test_a_rank_that_the_words_name_is_told():
     found = "Unexpected result nan on rank 3 at iteration #3 (message='found NaN in local grad norm')"
     assert "NaN in the backward pass (rank 3)" in first(read(megatron(), f"ERROR:rerun:{found}\n"))
     raised = f"RuntimeError: Rank 3, node n7, device 3, iteration 4: {found}\n"
@@ -626,7 +616,7 @@ def test_a_rank_that_the_words_name_is_told() -> None:
         "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with exit code 1",
     ],
 )
-def test_what_a_launcher_raises_of_its_processes_follows(wrapper: str) -> None:
+def test_what_a_launcher_raises_of_its_processes_follows(wrapper):
     said = "[ERROR] [barrier.py:1458] Maximum number of nodes (4) exceeded.\n"
     for cause in (
         said,
@@ -665,7 +655,7 @@ NODE_DIED = "The actor died because its node has died. Node Id: b157c93de9603b14
         ),
     ],
 )
-def test_why_an_actor_of_rays_died_is_told_with_its_node(reason: str, says: str) -> None:
+def test_why_an_actor_of_rays_died_is_told_with_its_node(reason, says):
     message = first(read(megatron(), DIED, reason))
     assert says in message
     assert message.endswith("(on 10.7.34.138)")
@@ -673,7 +663,7 @@ def test_why_an_actor_of_rays_died_is_told_with_its_node(reason: str, says: str)
 
 @pytest.mark.parametrize("prefix", ["", "(TrainController pid=79312) "])
 @pytest.mark.parametrize("how", ["preempted: the node drains", "terminated expectedly: received SIGTERM"])
-def test_a_node_that_was_taken_away_under_ray_explains_what_followed(prefix: str, how: str) -> None:
+def test_a_node_that_was_taken_away_under_ray_explains_what_followed(prefix, how):
     follows = f"{TRACEBACK}RuntimeError: Worker group is not active.\n"
     lines = f"{ACTOR.format('')}{NODE_DIED}\tthe actor's node was {how}\n{follows}"
     log = read(megatron(), "".join(f"{prefix}{line}\n" for line in lines.splitlines()))
@@ -688,24 +678,24 @@ def test_a_node_that_was_taken_away_under_ray_explains_what_followed(prefix: str
         "the spot instance was preempted at 10:00:00",
     ],
 )
-def test_a_pod_that_was_taken_away_is_told(line: str) -> None:
+def test_a_pod_that_was_taken_away_is_told(line):
     assert "a node or pod was taken away" in first(read(megatron(), f"{line}\n"))
 
 
-def test_a_request_that_an_engine_preempted_is_no_cause() -> None:
+def test_a_request_that_an_engine_preempted_is_no_cause():
     line = "WARNING Sequence group 0 is preempted by PreemptionMode.RECOMPUTE mode: no space in the cache\n"
     assert {problem.kind for problem in read(megatron(), line).problems} == {"short"}
 
 
 @pytest.mark.parametrize("daemon", ["[prterun-n1-1918870@0,1]", "[[64112,0],1]"])
-def test_the_node_whose_daemon_mpirun_lost_is_named(daemon: str) -> None:
+def test_the_node_whose_daemon_mpirun_lost_is_named(daemon):
     lost = f"PRTE has lost communication with a remote daemon.\n\n  Remote daemon: {daemon} on node n7\n"
     peer = f"{TRACEBACK}RuntimeError: [gloo] Connection closed by peer [10.0.0.7]\n"
     assert first(read(megatron(), peer, lost)).startswith("mpirun lost n7: ")
 
 
 @pytest.mark.parametrize("link", ["direct cause of the following", "During handling of the above"])
-def test_a_chain_tells_its_first_exception_if_that_has_words(link: str) -> None:
+def test_a_chain_tells_its_first_exception_if_that_has_words(link):
     then = f"\nThe above exception: {link}\n\n{TRACEBACK}RuntimeError: DataLoader worker exited\n"
     killed = read(TRACEBACK, "RuntimeError: worker (pid 9382) is killed by signal: Killed. \n", then)
     assert first(killed) == (
@@ -718,7 +708,7 @@ def test_a_chain_tells_its_first_exception_if_that_has_words(link: str) -> None:
     )
 
 
-def test_the_ranks_of_a_common_traceback_are_named() -> None:
+def test_the_ranks_of_a_common_traceback_are_named():
     log = read(
         TRACEBACK,
         "torch.distributed.checkpoint.api.CheckpointException: ranks:dict_keys([0, 4])\n",
@@ -731,7 +721,7 @@ DEATH = "W0920 09:10:41.1 84933 torch/elastic/api.py:719] Received {} death sign
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "SIGHUP"), (2, "SIGINT"), (15, "SIGTERM")])
-def test_a_signal_that_the_launcher_received_ended_the_training(number: int, name: str) -> None:
+def test_a_signal_that_the_launcher_received_ended_the_training(number, name):
     raised = f"{TRACEBACK}torch.distributed.elastic.SignalException: Process 84933 got signal: {number}\n"
     for rest in ("", raised, f"{TRACEBACK}torch.api.RendezvousClosedError\n"):
         assert f"the launcher received signal {number} ({name}" in first(
@@ -742,7 +732,7 @@ def test_a_signal_that_the_launcher_received_ended_the_training(number: int, nam
     assert "heads" in first(read(megatron(), before, DEATH.format(number)))
 
 
-def test_long_identifiers_do_not_hide_the_rest_of_a_line() -> None:
+def test_long_identifiers_do_not_hide_the_rest_of_a_line():
     log = read(
         "(raylet) A worker died or was killed while executing a task by an unexpected system error. To "
         "troubleshoot the problem, check the logs for the dead worker. Lease ID: 040000004df23df1c4466bfcf "
@@ -766,7 +756,7 @@ def test_long_identifiers_do_not_hide_the_rest_of_a_line() -> None:
     ],
 )
 @pytest.mark.parametrize("due", ["", " DUE TO TIME LIMIT"])
-def test_the_silence_before_an_end_is_told(end: str, says: str, due: str) -> None:
+def test_the_silence_before_an_end_is_told(end, says, due):
     lines = "".join(
         f"[2026-05-12 10:0{minute}:30] {megatron(minute, minute).strip()}\n" for minute in range(1, 5)
     )
@@ -787,7 +777,7 @@ LOADED = (
 
 
 @pytest.mark.parametrize("failed_at", [30, 33])
-def test_a_load_belongs_to_the_attempt_that_it_begins(failed_at: int) -> None:
+def test_a_load_belongs_to_the_attempt_that_it_begins(failed_at):
     """The launcher restarts the ranks in the same log; perhaps no step is trained twice."""
     again = megatron(31, 50, total=50).replace("9090.1", "9095.5")
     log = read(megatron(1, failed_at, total=50), FAILED, LOADED, again)
@@ -799,12 +789,12 @@ def test_a_load_belongs_to_the_attempt_that_it_begins(failed_at: int) -> None:
     )
 
 
-def test_a_failure_behind_a_load_is_of_the_attempt_that_it_begins() -> None:
+def test_a_failure_behind_a_load_is_of_the_attempt_that_it_begins():
     log = read(megatron(1, 33), FAILED, LOADED, f"[rank5]: {TRACEBACK}[rank5]: ValueError: no optimizer\n")
     assert first(log) == "Python traceback: ValueError: no optimizer (rank 5)"
 
 
-def test_a_load_behind_the_end_of_training_begins_nothing() -> None:
+def test_a_load_behind_the_end_of_training_begins_nothing():
     log = read(megatron(1, 5, total=5), "[after training is done] datetime: 2026\n", LOADED)
     assert {problem.kind for problem in log.problems} <= {"restart"}
     assert not any(problem.fatal for problem in log.problems)

@@ -8,21 +8,21 @@ from logs.line_forms import read_chunks
 
 from steptime.logs.formats import gibibytes, whole
 from steptime.logs.reader import read_log
-from steptime.logs.training_log import Step, TrainingLog
+from steptime.logs.training_log import Step
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 
 
-def read(text: str | bytes) -> TrainingLog:
+def read(text):
     return read_chunks([text.encode() if isinstance(text, str) else text])
 
 
-def only_step(text: str | bytes) -> Step:
+def only_step(text):
     (step,) = read(text).steps
     return step
 
 
-def test_steptimes_own_wall_time_beside_nemos_step_time() -> None:
+def test_steptimes_own_wall_time_beside_nemos_step_time():
     step = only_step(line_forms.nemo2(7, tail=" | wall_step_timing in s: 2.701"))
     assert (step.step_time_s, step.wall_time_s) == (2.693, 2.701)
 
@@ -39,7 +39,7 @@ def test_steptimes_own_wall_time_beside_nemos_step_time() -> None:
         "I.pl:23] ",
     ],
 )
-def test_prefixes_of_launchers(prefix: str) -> None:
+def test_prefixes_of_launchers(prefix):
     assert only_step(line_forms.nemo2(7, prefix=prefix)) == only_step(line_forms.nemo2(7))
 
 
@@ -47,11 +47,11 @@ def test_prefixes_of_launchers(prefix: str) -> None:
     ("printed", "value"), [("2.693", 2.693), ("2e+3", 2000.0), ("1.249e+03", 1249.0), ("3", 3.0), (".5", 0.5)]
 )
 @pytest.mark.parametrize("glued", ["", "[NeMo I 2025-04-11 nemo_logging:393] text", "else", "e+", " s", "]"])
-def test_numbers_with_text_glued_behind(printed: str, value: float, glued: str) -> None:
+def test_numbers_with_text_glued_behind(printed, value, glued):
     assert only_step(line_forms.nemo2(7, time=printed + glued)).step_time_s == value
 
 
-def test_a_count_is_what_a_float_tells_from_its_neighbours() -> None:
+def test_a_count_is_what_a_float_tells_from_its_neighbours():
     counts = {b"2e+3": 2000, b"-9007199254740992": -(2**53), b"9007199254740994": None, b"1e300": None}
     assert {text: whole(text) for text in counts} == counts
     assert whole(b"nan") is None
@@ -59,18 +59,18 @@ def test_a_count_is_what_a_float_tells_from_its_neighbours() -> None:
     assert {text: gibibytes(text) for text in sizes} == sizes
 
 
-def test_lines_glued_together_are_all_read() -> None:
+def test_lines_glued_together_are_all_read():
     glued = "".join(line_forms.nemo2(step).strip() for step in range(5)) + "\n"
     assert [step.global_step for step in read(glued).steps] == [0, 1, 2, 3, 4]
 
 
-def test_a_step_without_timing_is_a_step() -> None:
+def test_a_step_without_timing_is_a_step():
     log = read("Training epoch 0, iteration 0/0 | global_step: 0 | reduced_train_loss: 8.0\n")
     assert log.steps == (Step(global_step=0, loss=8.0),)
     assert [problem.kind for problem in log.problems] == ["no_step_time"]
 
 
-def test_the_global_step_counts_where_epochs_count_iterations_anew() -> None:
+def test_the_global_step_counts_where_epochs_count_iterations_anew():
     log = read("Training epoch 1, iteration 3/9 | global_step: 13 | train_step_timing in s: 1.5\n")
     assert log.steps[0].global_step == 13
     (short,) = [problem for problem in log.problems if problem.kind == "short"]
@@ -79,7 +79,7 @@ def test_the_global_step_counts_where_epochs_count_iterations_anew() -> None:
     )
 
 
-def test_a_bar_drawn_over_itself() -> None:
+def test_a_bar_drawn_over_itself():
     """The log has carriage returns as line ends, a bar before the first step, and the last bar twice."""
     text = "Epoch 0: :   0%|          | 0/100 [00:00<?]" + "".join(map(line_forms.tqdm, range(100)))
     text += line_forms.tqdm(99).replace("]", ", val_loss=7.1]") + "[NeMo I] done\n"
@@ -89,7 +89,7 @@ def test_a_bar_drawn_over_itself() -> None:
     assert log.problems == ()
 
 
-def test_rounded_step_numbers_are_told_apart_by_the_bar() -> None:
+def test_rounded_step_numbers_are_told_apart_by_the_bar():
     """Step 1999 of 2000 is printed as `2e+3`, and so are its neighbours."""
     text = "".join(
         line_forms.tqdm(step, total=2000, printed_step=f"{step:.1e}".replace("e+0", "e+"))
@@ -99,14 +99,14 @@ def test_rounded_step_numbers_are_told_apart_by_the_bar() -> None:
     assert [step.global_step for step in read(text + "\n").steps] == [1995, 1996, 1997, 1998, 1999]
 
 
-def test_megatron_bridge_pairs_each_utilization_with_its_step() -> None:
+def test_megatron_bridge_pairs_each_utilization_with_its_step():
     lines = [line_forms.megatron_bridge(iteration) for iteration in range(1, 51)]
     lines[9] = lines[9].splitlines()[1] + "\n"
     tflops = [step.tflops_per_gpu for step in read("".join(lines)).steps]
     assert tflops == [None if iteration == 10 else iteration + 600.5 for iteration in range(1, 51)]
 
 
-def test_a_log_with_a_line_every_tenth_step() -> None:
+def test_a_log_with_a_line_every_tenth_step():
     log = read("".join(line_forms.megatron_bridge(iteration) for iteration in range(10, 51, 10)))
     assert [step.global_step for step in log.steps] == [9, 19, 29, 39, 49]
     assert [(problem.kind, problem.message, problem.fatal) for problem in log.problems] == [
@@ -114,7 +114,7 @@ def test_a_log_with_a_line_every_tenth_step() -> None:
     ]
 
 
-def test_the_log_of_rank_0_alone_has_the_times_of_megatron_bridge() -> None:
+def test_the_log_of_rank_0_alone_has_the_times_of_megatron_bridge():
     log = read(
         "Step Time : 125.37s GPU utilization: 20.9MODEL_TFLOP/s/GPU\n"
         "Step Time : 6.13s GPU utilization: 426.6TFLOP/s/GPU\n"
@@ -128,7 +128,7 @@ def test_the_log_of_rank_0_alone_has_the_times_of_megatron_bridge() -> None:
     assert "unnumbered_steps" in {problem.kind for problem in log.problems}
 
 
-def test_the_exact_time_of_megatron_counts_beside_the_rounded_one() -> None:
+def test_the_exact_time_of_megatron_counts_beside_the_rounded_one():
     lines = [
         line_forms.megatron_bridge(iteration, total=300, elapsed_ms="9088.1") for iteration in range(1, 301)
     ]
@@ -145,7 +145,7 @@ def test_the_exact_time_of_megatron_counts_beside_the_rounded_one() -> None:
         ("elapsed time per iteration (ms): 991.4 |\n", 0.9914),
     ],
 )
-def test_megatrons_time_in_any_unit(field: str, seconds: float) -> None:
+def test_megatrons_time_in_any_unit(field, seconds):
     """This also holds if the line ends behind the separator that follows the time."""
     step = only_step(
         f" iteration        8/     100 | consumed samples:     32 | {field} | lm loss: 1.4E+00 |\n"
@@ -178,7 +178,7 @@ TITAN_SETUPS = {
 
 
 @pytest.mark.parametrize("setup", TITAN_SETUPS.values(), ids=TITAN_SETUPS)
-def test_torchtitans_step_time_follows_from_its_rate_and_its_setup(setup: str) -> None:
+def test_torchtitans_step_time_follows_from_its_rate_and_its_setup(setup):
     """A step has 131,072 tokens on 8 GPUs, each of which trains 7,282 a second."""
     log = read(setup + "".join(line_forms.torchtitan(step) for step in range(1, 11)))
     assert {step.step_time_s for step in log.steps} == {131072 / 8 / 7282}
@@ -190,7 +190,7 @@ def test_torchtitans_step_time_follows_from_its_rate_and_its_setup(setup: str) -
 
 
 @pytest.mark.parametrize("setup", ["", *(line + "\n" for line in TITAN_SETUPS["0.1"].splitlines())])
-def test_without_all_of_its_setup_torchtitan_has_no_step_time(setup: str) -> None:
+def test_without_all_of_its_setup_torchtitan_has_no_step_time(setup):
     log = read(setup + line_forms.torchtitan(1))
     assert log.steps[0].step_time_s is None
 
@@ -205,7 +205,7 @@ def test_without_all_of_its_setup_torchtitan_has_no_step_time(setup: str) -> Non
         line_forms.nemo2(0, time="1,234.5"),
     ],
 )
-def test_a_decimal_comma_is_an_error_and_no_number(line: str) -> None:
+def test_a_decimal_comma_is_an_error_and_no_number(line):
     log = read(line * 1)
     (problem,) = [problem for problem in log.problems if problem.kind == "comma_in_number"]
     assert problem.fatal
@@ -214,12 +214,12 @@ def test_a_decimal_comma_is_an_error_and_no_number(line: str) -> None:
 
 
 @pytest.mark.parametrize("printed", ["inf", "nan", "1e400"])
-def test_memory_that_no_gpu_has_is_none(printed: str) -> None:
+def test_memory_that_no_gpu_has_is_none(printed):
     line = line_forms.torchtitan(1).replace("9.46GiB", f"{printed}GiB")
     assert only_step(line).peak_memory_bytes is None
 
 
-def test_torchtitan_in_colour_on_eight_ranks() -> None:
+def test_torchtitan_in_colour_on_eight_ranks():
     log = read("".join(line_forms.torchtitan(step, rank=rank) for step in range(1, 11) for rank in range(8)))
     assert log.format == "torchtitan"
     assert [step.global_step for step in log.steps] == list(range(10))
@@ -241,9 +241,7 @@ def test_torchtitan_in_colour_on_eight_ranks() -> None:
         ("fp8", 20, (1.404, 1.409, 1.414, 1.397, 1.407, 1.409), 611.7, 36519174144),
     ],
 )
-def test_a_real_run_on_a_gpu(
-    name: str, steps: int, step_times_s: tuple[float, ...], tflops: float, memory_bytes: int
-) -> None:
+def test_a_real_run_on_a_gpu(name, steps, step_times_s, tflops, memory_bytes):
     """NeMo 2.7.3 on one H100 trained two layers of Llama 3.1 8b (the folder in one line was cut short)."""
     log = read_log(DATA / f"log-nemo2_h100_{name}.out", max_steps=20)
     assert (log.format, log.mode, len(log.steps)) == ("nemo2", "performance", steps)
@@ -253,7 +251,7 @@ def test_a_real_run_on_a_gpu(
     assert [problem.kind for problem in log.problems] == ([] if steps == 20 else ["short", "no_end_record"])
 
 
-def test_a_real_run_that_saved() -> None:
+def test_a_real_run_that_saved():
     """NeMo 2.7.3 ran on the CPU: 2 ranks, 20 steps, an asynchronous save (lines with paths were removed)."""
     log = read_log(DATA / "log-nemo2_cpu_save.out", max_steps=20)
     assert (log.format, log.mode, len(log.steps)) == ("nemo2", "checkpoint_save", 20)
@@ -264,14 +262,14 @@ def test_a_real_run_that_saved() -> None:
     ]
 
 
-def test_a_real_run_that_loaded() -> None:
+def test_a_real_run_that_loaded():
     """The run loads that checkpoint and trains one more step."""
     log = read_log(DATA / "log-nemo2_cpu_load.out", max_steps=1)
     assert (log.mode, len(log.steps), log.problems) == ("checkpoint_load", 1, ())
     assert [(load.kind, load.duration_s) for load in log.checkpoints] == [("load", 0.208)]
 
 
-def test_megatron_bridge_itself_saved_and_loaded() -> None:
+def test_megatron_bridge_itself_saved_and_loaded():
     """Megatron-Bridge 0.6.2 from PyPI trained a tiny GPT on the CPU (lines with paths were removed)."""
     log = read_log(DATA / "log-megatron_bridge_cpu_save.out", max_steps=6)
     assert (log.format, log.mode) == ("megatron_bridge", "checkpoint_save")

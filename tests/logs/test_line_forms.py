@@ -7,7 +7,7 @@ from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs import events
-from steptime.logs.formats import MEGATRON_BRIDGE, NEMO2, TORCHTITAN, LogFormat, plain
+from steptime.logs.formats import MEGATRON_BRIDGE, NEMO2, TORCHTITAN, plain
 from steptime.logs.line_forms import StepForm
 
 DAMAGE = [
@@ -33,11 +33,11 @@ BETWEEN = [
 ]
 
 
-def printed_by_ranks(rng: random.Random) -> list[str]:
+def printed_by_ranks(rng):
     """Return the lines of some ranks, each of which has its own times and losses."""
     ranks, label = rng.choice([1, 2, 8]), rng.choice(["{}: ", "[rank{}]: ", "", "pod-{}/0 ", "[10:00:0{}] "])
     form = rng.randrange(4)
-    lines: list[str] = []
+    lines = []
     for step in range(rng.randrange(3, 30)):
         for rank in range(ranks):
             value, prefix = f"{rng.uniform(1, 900):.4g}", label.format(rank)
@@ -50,16 +50,14 @@ def printed_by_ranks(rng: random.Random) -> list[str]:
     return lines
 
 
-def in_pieces(rng: random.Random, text: bytes) -> list[bytes]:
+def in_pieces(rng, text):
     """Cut a log at random places."""
     cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(1, 20)))
     return [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_log_reads_the_same_with_forms_and_without(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_log_reads_the_same_with_forms_and_without(seed, monkeypatch):
     """However the log is cut into pieces, and whatever stands between its steps."""
     rng = random.Random(seed)  # noqa: S311 - the same logs every time
     lines = printed_by_ranks(rng)
@@ -96,7 +94,7 @@ def test_a_damaged_log_reads_the_same_with_forms_and_without(
         (TORCHTITAN, line_forms.torchtitan(17), [line_forms.torchtitan(18, rank=5, loss="123.4")]),
     ],
 )
-def test_a_form_reads_what_the_format_reads(log_format: LogFormat, learned: str, others: list[str]) -> None:
+def test_a_form_reads_what_the_format_reads(log_format, learned, others):
     form = StepForm.learn(log_format, learned.rstrip("\n").encode())
     assert form is not None
     for line in (learned, *others):
@@ -120,7 +118,7 @@ def test_a_form_reads_what_the_format_reads(log_format: LogFormat, learned: str,
         ("lr: ", "Error lr: "),
     ],
 )
-def test_a_line_of_another_form_is_left_to_its_format(old: str, new: str) -> None:
+def test_a_line_of_another_form_is_left_to_its_format(old, new):
     line = line_forms.nemo2(7, prefix="3: ")
     form = StepForm.learn(NEMO2, line.rstrip("\n").encode())
     assert form is not None
@@ -136,5 +134,5 @@ def test_a_line_of_another_form_is_left_to_its_format(old: str, new: str) -> Non
         line_forms.nemo2(7).rstrip("\n") * 2,
     ],
 )
-def test_a_line_with_more_than_finite_numbers_has_no_form(line: str) -> None:
+def test_a_line_with_more_than_finite_numbers_has_no_form(line):
     assert StepForm.learn(NEMO2, line.rstrip("\n").encode()) is None

@@ -2,12 +2,9 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 from logs.line_forms import read_chunks
-
-from steptime.logs.training_log import TrainingLog
 
 ENTRIES = yaml.safe_load(Path(__file__).with_name("lines_by_release.yaml").read_text())
 
@@ -23,14 +20,14 @@ HARMLESS = {
 """Kinds of problems that a log of one line always has."""
 
 
-def read(*lines: str) -> TrainingLog:
+def read(*lines):
     return read_chunks(["".join(f"{line}\n" for line in lines).encode()])
 
 
-def found(*lines: str) -> dict[str, Any]:
+def found(*lines):
     """Return what the reader finds in lines, under the table's names."""
     log = read(*lines)
-    what: dict[str, Any] = {}
+    what = {}
     if log.steps:
         (step,) = log.steps
         what["step"] = {name: value for name, value in asdict(step).items() if value is not None}
@@ -43,7 +40,7 @@ def found(*lines: str) -> dict[str, Any]:
     return what
 
 
-def misread(lines: list[str], read_as: dict[str, Any]) -> str:
+def misread(lines, read_as):
     """Return how the reader's findings differ from the table's, or an empty text if they do not."""
     expected, what = dict(read_as), found(*lines)
     sentence, told = expected.pop("says", ""), what.pop("says", "")
@@ -51,17 +48,17 @@ def misread(lines: list[str], read_as: dict[str, Any]) -> str:
     return "" if right else f"{lines}: {what} {told}"
 
 
-def test_every_line_is_read() -> None:
+def test_every_line_is_read():
     wrong = [misread([entry["line"]], entry["read"]) for entry in ENTRIES["lines"]]
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
-def test_what_public_logs_taught_is_read() -> None:
+def test_what_public_logs_taught_is_read():
     wrong = [misread(entry["lines"], entry["read"]) for entry in ENTRIES["public"]]
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
-def test_every_sequence_is_read() -> None:
+def test_every_sequence_is_read():
     wrong = []
     for sequence in ENTRIES["sequences"]:
         log = read(*sequence["lines"])

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from logs import line_forms
@@ -22,7 +21,7 @@ print(json.dumps({"grown_kib": after - before, "bytes": large.bytes_read, "steps
 
 
 @pytest.mark.long
-def test_megabytes_of_tracing_take_no_memory(tmp_path: Path) -> None:
+def test_megabytes_of_tracing_take_no_memory(tmp_path):
     small, large = tmp_path / "log-small.out", tmp_path / "log-large.out"
     small.write_bytes(line_forms.nemo2_log())
     tracing = b"".join(map(line_forms.nccl_trace, range(6200)))

@@ -19,12 +19,12 @@ OFI_1_9 = "NET/OFI Selected Provider is {} (found 16 nics)"
 OFI_1_17 = "NET/OFI Selected provider is {}, fabric is efa-direct (found 16 nics)"
 
 
-def log(*lines: str, hosts: tuple[str, ...] = ("gb-016", "gb-017")) -> bytes:
+def log(*lines, hosts=("gb-016", "gb-017")):
     printed = (f"{host}:2001:2701 [0] NCCL INFO {line}\n" for host in hosts for line in lines)
     return "".join(printed).encode()
 
 
-def read(*logs: bytes) -> Network | None:
+def read(*logs):
     return read_chunks([*logs, line_forms.nemo2_log()]).network
 
 
@@ -39,7 +39,7 @@ def read(*logs: bytes) -> Network | None:
         ([OFI_1_17.format("efa"), "Using network Libfabric"], "Libfabric (efa), 16 rails"),
     ],
 )
-def test_the_network_is_what_nccl_says_at_its_start(lines: list[str], summary: str) -> None:
+def test_the_network_is_what_nccl_says_at_its_start(lines, summary):
     found = read(log(*lines))
     assert found is not None
     assert found.summary == summary
@@ -47,20 +47,20 @@ def test_the_network_is_what_nccl_says_at_its_start(lines: list[str], summary: s
 
 
 @pytest.mark.parametrize("provider", ["tcp", "tcp;ofi_rxm", "sockets"])
-def test_libfabric_over_tcp_is_a_fallback_to_sockets(provider: str) -> None:
+def test_libfabric_over_tcp_is_a_fallback_to_sockets(provider):
     found = read(log(OFI_1_17.format(provider), "Using network Libfabric"))
     assert found is not None
     assert found.socket_nodes == ("gb-016", "gb-017")
 
 
-def test_the_node_that_falls_back_to_sockets_is_named() -> None:
+def test_the_node_that_falls_back_to_sockets_is_named():
     found = read(log(IB, "Using network IB"), log("Using network Socket", hosts=("gb-018",)))
     assert found is not None
     assert found.socket_nodes == ("gb-018",)
     assert found.summary == "IB and Socket (sockets on gb-018), 3 rails"
 
 
-def test_the_node_with_the_most_rails_counts_whichever_speaks_last() -> None:
+def test_the_node_with_the_most_rails_counts_whichever_speaks_last():
     one = "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>"
     both = [log(IB, "Using network IB", hosts=("a",)), log(one, "Using network IB", hosts=("b",))]
     for lines in (both, both[::-1]):
@@ -69,26 +69,26 @@ def test_the_node_with_the_most_rails_counts_whichever_speaks_last() -> None:
         assert found.summary == "IB, 3 rails"
 
 
-def test_many_nodes_are_counted() -> None:
+def test_many_nodes_are_counted():
     found = read(log("Using network Socket", hosts=tuple(f"n{number}" for number in range(9))))
     assert found is not None
     assert found.named_socket_nodes == "n0, n1, n2, n3, n4, n5 and 3 more"
 
 
-def test_lines_of_other_programs_and_no_lines_at_all_say_nothing() -> None:
+def test_lines_of_other_programs_and_no_lines_at_all_say_nothing():
     assert read() is None
     assert read(b"Using network Socket\n", log(IB, COMM.format(1), CHANNELS.format(8))) is None
 
 
-def test_a_label_of_the_rank_may_stand_before_the_node() -> None:
+def test_a_label_of_the_rank_may_stand_before_the_node():
     assert read(b"12: [2026-11-01 10:00:00] gb-1:7:8 [3] NCCL INFO Using network IB\n") == Network(
         names=("IB",), nodes=1
     )
 
 
-def test_a_run_that_says_so_is_no_trace_of_nccl() -> None:
+def test_a_run_that_says_so_is_no_trace_of_nccl():
     assert read_chunks([log(IB, "Using network IB"), line_forms.nemo2_log()]).mode is Mode.PERFORMANCE
 
 
-def test_there_are_no_more_words_than_the_vectorized_search_takes() -> None:
+def test_there_are_no_more_words_than_the_vectorized_search_takes():
     assert len(line_search().words) <= 64  # one more makes it six times slower

@@ -1,7 +1,6 @@
 """A run's other outputs beside its log: error output, other ranks and nodes, and what is not read."""
 
 import gzip
-from pathlib import Path
 
 import pytest
 from logs import line_forms
@@ -15,7 +14,7 @@ TITAN = "".join(line_forms.torchtitan(step) for step in range(1, 8))
 OUT_OF_MEMORY = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.63 GiB.\n"
 
 
-def write(folder: Path, **files: str) -> list[Path]:
+def write(folder, **files):
     paths = [folder / name.replace("__", "/") for name in files]
     for path, text in zip(paths, files.values(), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,9 +35,7 @@ def write(folder: Path, **files: str) -> list[Path]:
     ],
 )
 @pytest.mark.parametrize("steps_in", ["out", "err"])
-def test_the_cause_is_found_in_the_error_output_beside_a_log(
-    tmp_path: Path, out: str, err: str, steps_in: str
-) -> None:
+def test_the_cause_is_found_in_the_error_output_beside_a_log(tmp_path, out, err, steps_in):
     """Torchtitan prints its steps on standard error."""
     texts = (STEPS, OUT_OF_MEMORY) if steps_in == "out" else ("loading modules\n", TITAN + OUT_OF_MEMORY)
     files = write(tmp_path, **dict(zip((out, err), texts, strict=True)))
@@ -49,7 +46,7 @@ def test_the_cause_is_found_in_the_error_output_beside_a_log(
         assert len(log.steps) == 7
 
 
-def test_error_output_of_other_runs_is_not_this_runs(tmp_path: Path) -> None:
+def test_error_output_of_other_runs_is_not_this_runs(tmp_path):
     write(tmp_path, **{"log-a.out": STEPS, "log-b.out": STEPS, "log-b.err": OUT_OF_MEMORY})
     first, second = (
         log_row(run.attempts, other_outputs=run.other_outputs) for run in group_by_run(find_logs(tmp_path))
@@ -58,14 +55,14 @@ def test_error_output_of_other_runs_is_not_this_runs(tmp_path: Path) -> None:
     assert "log-b.err" in second["warnings"]
 
 
-def test_packed_error_output_is_read(tmp_path: Path) -> None:
+def test_packed_error_output_is_read(tmp_path):
     (log,) = write(tmp_path, **{"log-a.out": STEPS})
     (tmp_path / "log-a.err.gz").write_bytes(gzip.compress(OUT_OF_MEMORY.encode()))
     (run,) = group_by_run([log])
     assert [file.name for file in run.other_outputs] == ["log-a.err.gz"]
 
 
-def test_the_logs_of_torchruns_ranks_are_one_run(tmp_path: Path) -> None:
+def test_the_logs_of_torchruns_ranks_are_one_run(tmp_path):
     folder = "logs__none_7__attempt_0__{}__{}"
     files = {folder.format(rank, "stdout.log"): TITAN if rank == 7 else "\n" for rank in range(8)}
     files |= {folder.format(rank, "stderr.log"): OUT_OF_MEMORY if rank == 2 else "" for rank in range(8)}
@@ -76,7 +73,7 @@ def test_the_logs_of_torchruns_ranks_are_one_run(tmp_path: Path) -> None:
     assert "CUDA out of memory" in log.problems[0].message
 
 
-def test_other_files_of_a_run_that_is_alone_are_read_or_named(tmp_path: Path) -> None:
+def test_other_files_of_a_run_that_is_alone_are_read_or_named(tmp_path):
     files = {
         "log-x.out": STEPS,
         "nemo_error_log.txt": OUT_OF_MEMORY,
@@ -91,7 +88,7 @@ def test_other_files_of_a_run_that_is_alone_are_read_or_named(tmp_path: Path) ->
     assert "not read, as it is not known what is in it: install.log" in row["warnings"]
 
 
-def test_a_hang_of_one_node_follows_from_an_exception_of_another(tmp_path: Path) -> None:
+def test_a_hang_of_one_node_follows_from_an_exception_of_another(tmp_path):
     """Logs of several nodes have no common time."""
     hang = (
         "[rank0]:[E1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "

@@ -2,10 +2,7 @@
 
 import gzip
 import math
-import random
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import zstandard
@@ -19,20 +16,20 @@ from steptime.errors import UserError
 from steptime.logs.finding import find_logs
 from steptime.logs.formats import writer_label
 from steptime.logs.reader import read_log, unpack_log
-from steptime.logs.training_log import Problem, TrainingLog
+from steptime.logs.training_log import Problem
 
 
-def kinds(log: TrainingLog) -> dict[str, bool]:
+def kinds(log):
     """Return the kinds of the problems, with whether they are fatal."""
     return {problem.kind: problem.fatal for problem in log.problems}
 
 
-def problem(log: TrainingLog, kind: str) -> Problem:
+def problem(log, kind):
     (found,) = [problem for problem in log.problems if problem.kind == kind]
     return found
 
 
-def test_death_two_steps_before_the_end() -> None:
+def test_death_two_steps_before_the_end():
     log = read_chunks([line_forms.nemo2_log(range(48))])
     assert problem(log, "short") == Problem(
         kind="short",
@@ -54,33 +51,31 @@ def test_death_two_steps_before_the_end() -> None:
     ],
     ids=["load run", "load run of a longer plan", "profile run", "100 steps", "resumed", "resumed for long"],
 )
-def test_runs_of_other_lengths_are_complete(
-    steps: range | list[int], last: int, max_steps: int, first_step: int
-) -> None:
+def test_runs_of_other_lengths_are_complete(steps, last, max_steps, first_step):
     log = read_chunks([line_forms.nemo2_log(steps, last=last)], max_steps=max_steps, first_step=first_step)
     assert len(log.steps) == len(steps)
     assert log.problems == ()
 
 
-def test_the_plan_tells_that_a_log_without_total_is_short() -> None:
+def test_the_plan_tells_that_a_log_without_total_is_short():
     text = "".join(map(line_forms.torchtitan, range(1, 11))).encode()
     assert "short" not in kinds(read_chunks([text]))
     assert kinds(read_chunks([text], max_steps=11))["short"]
 
 
-def test_missing_steps_are_named() -> None:
+def test_missing_steps_are_named():
     log = read_chunks([line_forms.nemo2_log(step for step in range(50) if step not in (3, 36, 37))])
     missing = problem(log, "missing_steps")
     assert missing.steps == (3, 36, 37)
     assert not missing.fatal
 
 
-def test_a_gap_of_billions_is_named_and_not_listed() -> None:
+def test_a_gap_of_billions_is_named_and_not_listed():
     log = read_chunks([line_forms.nemo2_log([0, 1, 2]) + line_forms.nemo2(10**12, last=10**12).encode()])
     assert len(problem(log, "missing_steps").steps) <= 10_000
 
 
-def test_a_log_that_begins_late_lacks_its_beginning_unless_it_was_resumed() -> None:
+def test_a_log_that_begins_late_lacks_its_beginning_unless_it_was_resumed():
     late = line_forms.nemo2_log(range(20, 50))
     load = b"Global Checkpoint Load : Rank : 0 : Start time : 17.2s : Time spent in load_checkpoint: 9.7s\n"
     record = b'steptime.resumed {"checkpoint_path": "/c", "global_step": 20, "consumed_samples": 160}\n'
@@ -94,25 +89,25 @@ def test_a_log_that_begins_late_lacks_its_beginning_unless_it_was_resumed() -> N
     }
 
 
-def test_two_steps_with_a_gap_are_no_interval() -> None:
+def test_two_steps_with_a_gap_are_no_interval():
     log = read_chunks([line_forms.nemo2_log([0, 5], last=5)])
     assert problem(log, "missing_steps").steps == (1, 2, 3, 4)
     assert kinds(log) == {"missing_steps": False}
 
 
-def test_steps_outside_the_plan_are_named() -> None:
+def test_steps_outside_the_plan_are_named():
     log = read_chunks([line_forms.nemo2_log(range(18, 22), last=21)], max_steps=21, first_step=20)
     assert problem(log, "unexpected_steps").steps == (18, 19, 21)
     assert kinds(log)["unexpected_steps"] is False
 
 
-def test_a_loss_that_is_no_number_on_one_rank_only() -> None:
+def test_a_loss_that_is_no_number_on_one_rank_only():
     lines = [line_forms.nemo2(49, loss=loss, prefix=f"{rank}: ") for rank, loss in enumerate(("9.1", "nan"))]
     log = read_chunks([line_forms.nemo2_log(range(49)) + "".join(lines).encode()])
     assert problem(log, "nan_loss").steps == (49,)
 
 
-def test_a_nan_before_a_restart_is_not_reported_of_the_steps_trained_again() -> None:
+def test_a_nan_before_a_restart_is_not_reported_of_the_steps_trained_again():
     first = [line_forms.nemo2(step, loss="nan" if step == 20 else "9.1") for step in range(30)]
     again = [line_forms.nemo2(step) for step in range(10, 50)]
     log = read_chunks(["".join([*first, *again]).encode()])
@@ -120,7 +115,7 @@ def test_a_nan_before_a_restart_is_not_reported_of_the_steps_trained_again() -> 
 
 
 @pytest.mark.parametrize("printed", ["nan", "NaN", "inf", "-inf"])
-def test_a_loss_that_is_no_number(printed: str) -> None:
+def test_a_loss_that_is_no_number(printed):
     text = line_forms.nemo2_log(range(10), last=11) + line_forms.nemo2(10, last=11, loss=printed).encode()
     log = read_chunks([text + line_forms.nemo2(11, last=11, loss=printed).encode()])
     assert problem(log, "nan_loss").fatal
@@ -129,7 +124,7 @@ def test_a_loss_that_is_no_number(printed: str) -> None:
     assert not math.isfinite(log.steps[10].loss)
 
 
-def test_a_gradient_norm_that_is_no_number() -> None:
+def test_a_gradient_norm_that_is_no_number():
     text = "".join(line_forms.megatron_bridge(i, grad_norm="nan" if i == 7 else "0.7") for i in range(1, 51))
     log = read_chunks([text.encode()])
     assert kinds(log) == {"nan_grad_norm": True}
@@ -150,7 +145,7 @@ _RANK_BY_RANK = sorted(_STEP_BY_STEP, key=lambda pair: pair[1])
         ("", _STEP_BY_STEP),  # without labels, a rank's block could also be a restart
     ],
 )
-def test_eight_ranks_count_once(label: str, order: list[tuple[int, int]]) -> None:
+def test_eight_ranks_count_once(label, order):
     """Each rank has its own clock; the one printed first counts."""
     lines = [
         line_forms.nemo2(step, time=f"2.6{step:02}{rank}", prefix=label.format(rank=rank))
@@ -162,23 +157,23 @@ def test_eight_ranks_count_once(label: str, order: list[tuple[int, int]]) -> Non
     assert "8 times" in problem(log, "repeated_lines").message
 
 
-def test_the_very_same_lines_twice_are_repeats_in_any_order() -> None:
+def test_the_very_same_lines_twice_are_repeats_in_any_order():
     log = read_chunks([line_forms.nemo2_log() + line_forms.nemo2_log()])
     assert kinds(log) == {"repeated_lines": False}
 
 
-def _attempt(steps: range, time: str) -> bytes:
+def _attempt(steps, time):
     return "".join(line_forms.nemo2(step, time=time) for step in steps).encode()
 
 
-def test_a_restart_from_a_checkpoint_trains_steps_again() -> None:
+def test_a_restart_from_a_checkpoint_trains_steps_again():
     log = read_chunks([_attempt(range(31), "2.1") + _attempt(range(20, 50), "2.2")])
     assert [step.step_time_s for step in log.steps] == [2.1] * 20 + [2.2] * 30
     assert kinds(log) == {"duplicate_steps": False}
     assert problem(log, "duplicate_steps").steps == tuple(range(20, 31))
 
 
-def test_each_sentence_about_steps() -> None:
+def test_each_sentence_about_steps():
     by_ranks = [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]
     lines = {
         "went on before its end": _attempt(range(31), "2.1") + _attempt(range(20, 50), "2.2"),
@@ -209,13 +204,13 @@ def test_each_sentence_about_steps() -> None:
     assert_kept("logs/steps.txt", "".join(told))
 
 
-def test_steps_that_a_restart_did_not_reach_again_do_not_count() -> None:
+def test_steps_that_a_restart_did_not_reach_again_do_not_count():
     log = read_chunks([_attempt(range(31), "2.1") + _attempt(range(20, 25), "2.2")])
     assert log.steps[-1].global_step == 24
     assert kinds(log)["short"]
 
 
-def test_a_restart_from_scratch_leaves_only_the_new_attempt() -> None:
+def test_a_restart_from_scratch_leaves_only_the_new_attempt():
     log = read_chunks([_attempt(range(31), "2.1") + _attempt(range(50), "2.2")])
     assert {step.step_time_s for step in log.steps} == {2.2}
     assert kinds(log) == {"restart": False}
@@ -228,9 +223,7 @@ def test_a_restart_from_scratch_leaves_only_the_new_attempt() -> None:
     st.integers(1, 4),
     st.randoms(use_true_random=False),
 )
-def test_labelled_ranks_that_restart_may_print_in_any_order(
-    attempts: list[tuple[int, int]], ranks: int, order: random.Random
-) -> None:
+def test_labelled_ranks_that_restart_may_print_in_any_order(attempts, ranks, order):
     """Each attempt goes back some steps and trains on; within a step any rank may print first."""
     text, left, reached = [], dict[int, float](), -1
     for number, (back, trained) in enumerate(attempts, 1):
@@ -246,7 +239,7 @@ def test_labelled_ranks_that_restart_may_print_in_any_order(
     assert {step.global_step: step.step_time_s for step in log.steps} == left
 
 
-def test_requeued_logs_are_one_run(tmp_path: Path) -> None:
+def test_requeued_logs_are_one_run(tmp_path):
     first, second = tmp_path / "log-a.x_123_0.out", tmp_path / "log-a.x_123_1.out"
     first.write_bytes(_attempt(range(31), "2.1") + b"srun: error: n1: task 3: Killed\n")
     second.write_bytes(_attempt(range(31, 50), "2.2"))
@@ -260,7 +253,7 @@ def test_requeued_logs_are_one_run(tmp_path: Path) -> None:
     )
 
 
-def test_ranks_without_label_may_print_two_steps_apart() -> None:
+def test_ranks_without_label_may_print_two_steps_apart():
     ranks = [(0, 1), (0, 2), (1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (3, 2)]
     text = "".join(line_forms.nemo2(step, time=f"{rank}.5") for step, rank in ranks)
     log = read_chunks([text.encode()], max_steps=4)
@@ -268,7 +261,7 @@ def test_ranks_without_label_may_print_two_steps_apart() -> None:
     assert [step.step_time_s for step in log.steps] == [1.5] * 4
 
 
-def test_ranks_without_label_that_begin_anew_have_restarted_once() -> None:
+def test_ranks_without_label_that_begin_anew_have_restarted_once():
     before = "".join(line_forms.nemo2(step) for step in range(10))
     anew = "".join(line_forms.nemo2(step, time=f"{rank}.5") for step in range(4) for rank in (1, 2))
     log = read_chunks([(before + anew).encode()], max_steps=4)
@@ -276,7 +269,7 @@ def test_ranks_without_label_that_begin_anew_have_restarted_once() -> None:
     assert len(log.steps) == 4
 
 
-def test_ranks_without_label_may_begin_anew_while_one_lags_behind() -> None:
+def test_ranks_without_label_may_begin_anew_while_one_lags_behind():
     before = [*[(step, rank) for step in range(30) for rank in (1, 2)][:-1], (30, 1), (29, 2)]
     anew = [(step, rank) for step in range(27, 40) for rank in (3, 4)]
     text = "".join(line_forms.nemo2(step, time=f"{rank}.5") for step, rank in (*before, *anew))
@@ -285,7 +278,7 @@ def test_ranks_without_label_may_begin_anew_while_one_lags_behind() -> None:
     assert [step.step_time_s for step in log.steps] == [1.5] * 27 + [3.5] * 13
 
 
-def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_follows(tmp_path: Path) -> None:
+def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_follows(tmp_path):
     first, second = tmp_path / "log-a.x_123_0.out", tmp_path / "log-a.x_123_1.out"
     first.write_bytes(_attempt(range(31), "2.1") + b"srun: error: n1: task 3: Killed\n")
     second.write_bytes(b"loading modules\n")
@@ -296,25 +289,25 @@ def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_fo
     )
 
 
-def test_writers_are_told_apart_by_their_labels() -> None:
+def test_writers_are_told_apart_by_their_labels():
     labels = {b"3: x": b"3", b"[rank3]: x": b"3", b"[default3]:x": b"3", b"pod-7/2 x": b"pod-7/2", b"x": None}
     assert {line: writer_label(line) for line in labels} == labels
 
 
-def test_a_single_writer_that_goes_back_by_one_step_has_restarted() -> None:
+def test_a_single_writer_that_goes_back_by_one_step_has_restarted():
     log = read_chunks([_attempt(range(10), "2.1") + _attempt(range(8, 50), "2.2")])
     assert problem(log, "duplicate_steps").steps == (8, 9)
     assert [step.step_time_s for step in log.steps[7:9]] == [2.1, 2.2]
 
 
-def test_a_rank_may_print_a_step_behind_a_later_one_where_another_had_it() -> None:
+def test_a_rank_may_print_a_step_behind_a_later_one_where_another_had_it():
     others = "".join(line_forms.nemo2(step, prefix="1: ", time="2.2") for step in (0, 1, 2, 4, 3, 5))
     log = read_chunks([line_forms.nemo2_log(prefix="0: ") + others.encode()])
     assert kinds(log) == {"repeated_lines": False}
     assert log.steps[3].step_time_s == 2.603
 
 
-def test_a_trainer_that_starts_again_is_a_restart() -> None:
+def test_a_trainer_that_starts_again_is_a_restart():
     start = b'steptime.start {"schema": 1, "world_size": 2}\n'
     end = b'steptime.result {"state": "completed", "global_step": 49}\n'
     log = read_chunks([start + _attempt(range(10), "2.1") + start + _attempt(range(10, 50), "2.1") + end])
@@ -322,8 +315,8 @@ def test_a_trainer_that_starts_again_is_a_restart() -> None:
     assert log.ended == {"state": "completed", "global_step": 49}
 
 
-def test_nodes_are_checked_before_the_start_that_they_are_checked_for() -> None:
-    def attempt(bus_gb_per_s: int, steps: range) -> bytes:
+def test_nodes_are_checked_before_the_start_that_they_are_checked_for():
+    def attempt(bus_gb_per_s, steps):
         check = f'steptime.node_check {{"all_reduce": {{"bus_gb_per_s": {bus_gb_per_s}}}}}\n'
         return check.encode() + b'steptime.start {"schema": 1}\n' + _attempt(steps, "2.1")
 
@@ -349,13 +342,13 @@ def test_nodes_are_checked_before_the_start_that_they_are_checked_for() -> None:
         (b'steptime.result {"state": "completed"}glued\n', {}),
     ],
 )
-def test_the_trainers_own_record_of_its_end(end: bytes, expected: dict[str, bool]) -> None:
+def test_the_trainers_own_record_of_its_end(end, expected):
     log = read_chunks([b'0: steptime.start {"world_size": 2}\n' + line_forms.nemo2_log() + end])
     assert log.started == {"world_size": 2}
     assert kinds(log) == expected
 
 
-def test_the_trainers_sentence_comes_before_what_follows_from_it() -> None:
+def test_the_trainers_sentence_comes_before_what_follows_from_it():
     """SIGTERM is the exception, as the trainer cannot know its reason."""
     torchrun = b"[0]:\n  exitcode  : 2 (pid: 5)\n failed (exitcode: 2) local_rank: 1 (pid: 5)\n"
     out_of_time = (
@@ -371,7 +364,7 @@ def test_the_trainers_sentence_comes_before_what_follows_from_it() -> None:
     assert ended.problems[2].message == "the trainer recorded its end as 'terminated': the reason."
 
 
-def test_a_log_that_ends_within_a_number() -> None:
+def test_a_log_that_ends_within_a_number():
     """`2.693` cut to `2.6` is a different number, so the time is not read."""
     whole = line_forms.nemo2_log()
     at = whole.rindex(b"2.649")
@@ -381,7 +374,7 @@ def test_a_log_that_ends_within_a_number() -> None:
     assert kinds(log) == {"truncated_line": False, "no_step_time": False}
 
 
-def test_every_cut_of_a_line_gives_its_numbers_or_none() -> None:
+def test_every_cut_of_a_line_gives_its_numbers_or_none():
     line = line_forms.nemo2(49).encode()
     whole = read_chunks([line]).steps[0]
     for end in range(len(line)):
@@ -391,7 +384,7 @@ def test_every_cut_of_a_line_gives_its_numbers_or_none() -> None:
             ]
 
 
-def test_empty_and_meaningless_logs(tmp_path: Path) -> None:
+def test_empty_and_meaningless_logs(tmp_path):
     empty = tmp_path / "log-empty.out"
     empty.touch()
     assert kinds(read_log(empty)) == {"empty_log": True}
@@ -399,7 +392,7 @@ def test_empty_and_meaningless_logs(tmp_path: Path) -> None:
     assert (silent.format, silent.steps, kinds(silent)) == ("none", (), {"no_steps": True})
 
 
-def test_binary_garbage_between_the_lines() -> None:
+def test_binary_garbage_between_the_lines():
     garbage = bytes(range(256)) * 5000
     before = line_forms.nemo2_log(range(25))
     log = read_chunks([before, b"\1" + garbage + b"\n" + line_forms.nemo2_log(range(25, 50))])
@@ -408,7 +401,7 @@ def test_binary_garbage_between_the_lines() -> None:
     assert log.problems[0].message == f"the log holds binary data, first at byte {len(before) + 1:,}"
 
 
-def test_steps_of_another_format_do_not_mix_in() -> None:
+def test_steps_of_another_format_do_not_mix_in():
     text = line_forms.nemo2_log() + line_forms.torchtitan(70).encode()
     log = read_chunks([text])
     assert kinds(log) == {"mixed_formats": False}
@@ -416,12 +409,12 @@ def test_steps_of_another_format_do_not_mix_in() -> None:
     assert len(log.steps) == 50
 
 
-def zstd(data: bytes) -> bytes:
+def zstd(data):
     return zstandard.ZstdCompressor(write_checksum=True).compress(data)
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstd)])
-def test_compressed_logs(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+def test_compressed_logs(tmp_path, suffix, pack):
     noise = b"".join(map(line_forms.nccl_trace, range(3000)))
     text = line_forms.nemo2_log(range(40)) + noise + line_forms.nemo2_log(range(40, 50))
     log = tmp_path / f"log-x.out{suffix}"
@@ -440,9 +433,7 @@ def test_compressed_logs(tmp_path: Path, suffix: str, pack: Callable[[bytes], by
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
-def test_a_few_packed_bytes_are_not_unpacked_at_once(
-    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
-) -> None:
+def test_a_few_packed_bytes_are_not_unpacked_at_once(tmp_path, suffix, pack):
     """Repeated lines shrink to a thousandth or less; they are unpacked in small pieces to save memory."""
     log = tmp_path / f"log-x.out{suffix}"
     repeated = bytes(48 << 20)
@@ -452,7 +443,7 @@ def test_a_few_packed_bytes_are_not_unpacked_at_once(
     assert max(pieces) <= 4 << 20
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.out' cannot be read: No such file"):
         read_log(tmp_path / "nothing.out")
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
@@ -498,23 +489,23 @@ TRACED = [line_forms.nccl_trace(7).decode().rstrip()]
         ("", "performance"),
     ],
 )
-def test_a_log_shows_its_kind(before: str, mode: str) -> None:
+def test_a_log_shows_its_kind(before, mode):
     log = line_forms.read_chunks([f"{before}\n".encode(), line_forms.nemo2_log(range(5))])
     assert log.mode == mode
 
 
-def test_a_log_without_steps_shows_no_kind_but_what_is_printed() -> None:
+def test_a_log_without_steps_shows_no_kind_but_what_is_printed():
     assert line_forms.read_chunks([b"setting up\n"]).mode is None
     assert line_forms.read_chunks([LOADED[0].encode() + b"\n"]).mode == "checkpoint_load"
 
 
-def test_a_load_after_a_crash_is_none_of_a_loading_run() -> None:
+def test_a_load_after_a_crash_is_none_of_a_loading_run():
     crashed = line_forms.nemo2_log(range(20)), b"steptime.start {}\n", f"{LOADED[2]}\n".encode()
     log = line_forms.read_chunks([b"steptime.start {}\n", *crashed, line_forms.nemo2_log(range(10, 50))])
     assert (log.mode, len(log.steps)) == ("performance", 50)
 
 
-def test_of_an_earlier_attempt_the_check_of_its_nodes_alone_is_kept() -> None:
+def test_of_an_earlier_attempt_the_check_of_its_nodes_alone_is_kept():
     records = (
         b'steptime.node_check {"nodes": []}\nsteptime.start {"number": 1}\n'
         b'steptime.resumed {"global_step": 7}\n'
@@ -533,9 +524,7 @@ def test_of_an_earlier_attempt_the_check_of_its_nodes_alone_is_kept() -> None:
         ("/     300 |", "/     200 |", {}),
     ],
 )
-def test_a_line_that_differs_from_those_before_in_more_than_numbers_of_a_step(
-    old: str, new: str, read: dict[str, bool]
-) -> None:
+def test_a_line_that_differs_from_those_before_in_more_than_numbers_of_a_step(old, new, read):
     """After many equal lines their shape is known: a different last step, and text, still count."""
     log = "".join(line_forms.megatron_bridge(number, total=300) for number in range(1, 200))
     last = line_forms.megatron_bridge(200, total=300)
@@ -543,7 +532,7 @@ def test_a_line_that_differs_from_those_before_in_more_than_numbers_of_a_step(
     assert kinds(read_chunks([log.encode(), last.replace(old, new).encode()])) == read
 
 
-def test_what_a_log_itself_lacks_is_no_cause_of_an_end() -> None:
+def test_what_a_log_itself_lacks_is_no_cause_of_an_end():
     log = read_chunks([line_forms.nemo2_log(range(20)) + b"steptime.start {\n"], max_steps=50)
     assert kinds(log) == {"short": True, "broken_record": False}
 
@@ -561,8 +550,8 @@ def test_what_a_log_itself_lacks_is_no_cause_of_an_end() -> None:
     ],
 )
 def test_lines_of_ranks_are_compared_as_bytes_only_if_nothing_depends_on_them(
-    changed: tuple[str, str],
-) -> None:
+    changed,
+):
     """Given line by line, each line is parsed by itself."""
     lines = [
         line_forms.nemo2(step, time=f"{step}.{rank}", loss=f"12.8{rank - 1}", prefix=f"{rank}: ")

@@ -17,12 +17,12 @@ MEGATRON_STEP = re.compile(r"iteration +\d+/ +10 .*per iteration \(ms\): ([\d.]+
 
 
 @pytest.mark.parametrize("name", ["0.2.0-cpu-1rank", "0.2.2-cpu-2ranks", "0.3.0-cpu-2ranks"])
-def test_step_times_of_torchtitan_agree_with_its_time_stamps(name: str) -> None:
+def test_step_times_of_torchtitan_agree_with_its_time_stamps(name):
     path = LOGS / f"log-torchtitan-{name}.out"
     log = read_log(path, max_steps=10)
     assert (log.format, [step.global_step for step in log.steps]) == ("torchtitan", [*range(10)])
     assert log.steps[-1].loss < log.steps[0].loss
-    printed: dict[int, float] = {}
+    printed = {}
     for match in TITAN_STEP.finditer(path.read_text()):
         at = datetime.fromisoformat(match[1]).timestamp() + int(match[2]) / 1000
         printed.setdefault(int(match[3]), at)
@@ -30,7 +30,7 @@ def test_step_times_of_torchtitan_agree_with_its_time_stamps(name: str) -> None:
     assert read == pytest.approx(printed[10] - printed[4], rel=0.02)
 
 
-def test_step_times_of_megatron_lm_are_the_printed_ones() -> None:
+def test_step_times_of_megatron_lm_are_the_printed_ones():
     path = LOGS / "log-megatron-lm-core_v0.16.1-cpu-2ranks.out"
     log = read_log(path, max_steps=10)
     milliseconds = [float(text) for text in MEGATRON_STEP.findall(path.read_text())]

@@ -24,14 +24,14 @@ _REMEDIES = sorted({flag for sentence in _SENTENCES for flag in _FLAG.findall(se
 _RECIPE = ("nemotron4-340b-25.12", "--gpu-type", "gb200", "--gpus", "128")
 
 
-def test_remedies_are_looked_for() -> None:
+def test_remedies_are_looked_for():
     assert "--no-tp-comm-overlap" in _REMEDIES
     assert "--env HF_TOKEN_PATH=FILE" in _REMEDIES
 
 
 @pytest.mark.parametrize("remedy", _REMEDIES)
-def test_the_command_takes_each_option_that_a_sentence_names(remedy: str) -> None:
-    requests: list[PlanRequest] = []
+def test_the_command_takes_each_option_that_a_sentence_names(remedy):
+    requests = []
     app = Typer()
 
     @app.command()
@@ -47,7 +47,7 @@ def test_the_command_takes_each_option_that_a_sentence_names(remedy: str) -> Non
 
 
 @pytest.mark.parametrize("sentence", [text for text in _SENTENCES if _VARIABLE.search(text)])
-def test_each_variable_that_a_sentence_names_is_accepted(sentence: str) -> None:
+def test_each_variable_that_a_sentence_names_is_accepted(sentence):
     for name in _VARIABLE.findall(sentence):
         assert f"--env {name}=" in sentence
         check_environment({name: "/home/ada/token"})

@@ -43,7 +43,7 @@ log_text = st.lists(
 ).map(b"".join)
 
 
-def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
+def pieces(data, sizes):
     cut, at = [], 0
     for size in sizes:
         cut.append(data[at : at + size])
@@ -85,7 +85,7 @@ def test_noise_is_no_step(noise: bytes) -> None:
     assert read_chunks([noise]).steps == ()
 
 
-def test_a_line_without_end_does_not_fill_the_memory() -> None:
+def test_a_line_without_end_does_not_fill_the_memory():
     lines = WholeLines()
     piece = bytes(1 << 16)
     for fed in range(len(piece), 100 * len(piece), len(piece)):
@@ -97,7 +97,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
 
 
 @pytest.mark.long
-def test_long_lines_of_nothing_else_are_read_in_time() -> None:
+def test_long_lines_of_nothing_else_are_read_in_time():
     """Garbage may have words and digits by the megabyte; no search takes quadratic time."""
     for hostile in (
         b"Training epoch ",
@@ -112,7 +112,7 @@ def test_long_lines_of_nothing_else_are_read_in_time() -> None:
         read_chunks([head + hostile * (100_000 // len(hostile)) + b"\n"])
 
 
-def test_only_real_numbers_become_numbers() -> None:
+def test_only_real_numbers_become_numbers():
     line = b"Training epoch 0, iteration 1/2 | global_step: | train_step_timing in s: fast | lr: - | x: .\n"
     assert read_chunks([line]).steps == (Step(global_step=1),)
 
@@ -153,7 +153,7 @@ def test_a_log_does_not_depend_on_the_pieces(log: bytes, sizes: list[int]) -> No
     assert repr(read_chunks(pieces(log, sizes))) == repr(read_chunks([log]))
 
 
-def test_a_restart_amid_many_steps_leaves_only_the_new_attempt() -> None:
+def test_a_restart_amid_many_steps_leaves_only_the_new_attempt():
     lines = [line_forms.nemo2(step, last=299, time=time) for time in ("2.1", "2.2") for step in range(200)]
     log = read_chunks(["".join(lines[:350]).encode()])
     assert [(step.global_step, step.step_time_s) for step in log.steps] == [
@@ -161,6 +161,6 @@ def test_a_restart_amid_many_steps_leaves_only_the_new_attempt() -> None:
     ]
 
 
-def test_an_iteration_before_the_first_is_no_step_amid_many_steps_either() -> None:
+def test_an_iteration_before_the_first_is_no_step_amid_many_steps_either():
     lines = [line_forms.megatron_bridge(count, total=300) for count in (*range(1, 200), 0, *range(200, 301))]
     assert [step.global_step for step in read_chunks(line.encode() for line in lines).steps] == [*range(300)]

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from called import refusal, steptime
@@ -51,9 +50,7 @@ NANOGPT = "iter {step}: loss {loss}, time {ms}ms, mfu {...}%"
         ),
     ],
 )
-def test_steps_are_read_as_the_form_says(
-    tmp_path: Path, step_line: str, line: str, read: tuple[float | None, ...]
-) -> None:
+def test_steps_are_read_as_the_form_says(tmp_path, step_line, line, read):
     (tmp_path / "log.out").write_text(f"a line before\n{line}\nloss 3, and no step\n")
 
     log = read_log(tmp_path / "log.out", step_line=step_line)
@@ -65,7 +62,7 @@ def test_steps_are_read_as_the_form_says(
     assert log.format == "step_line"
 
 
-def test_ranks_restarts_and_failures_are_seen_as_in_any_format(tmp_path: Path) -> None:
+def test_ranks_restarts_and_failures_are_seen_as_in_any_format(tmp_path):
     first = [
         f"{rank}: iter {step}: loss 4.0, time {100 + step}.5ms, mfu 1%\n"
         for step in range(6)
@@ -93,7 +90,7 @@ def test_ranks_restarts_and_failures_are_seen_as_in_any_format(tmp_path: Path) -
     assert {"nan_loss", "cuda_out_of_memory", "short"} <= {problem.kind for problem in log.problems}
 
 
-def test_a_log_of_another_form_says_which_lines_it_has(tmp_path: Path) -> None:
+def test_a_log_of_another_form_says_which_lines_it_has(tmp_path):
     log = tmp_path / "nanogpt.log"
     log.write_text("iter 0: loss 4.1852, time 123.45ms\niter 1: loss 4.0, time 120.45ms\n")
 
@@ -105,7 +102,7 @@ def test_a_log_of_another_form_says_which_lines_it_has(tmp_path: Path) -> None:
     assert "is of the form 'step {step} {ms} ms', but it has lines such as 'iter 0" in wrong.message
 
 
-def test_parse_takes_the_form_as_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_takes_the_form_as_an_option(tmp_path, capsys):
     for name in ("train.log", "notes.txt"):
         (tmp_path / name).write_text(
             "iter 0: loss 4.1, time 123.45ms, mfu 1%\n" if name == "train.log" else "iter\n"
@@ -138,7 +135,7 @@ def test_parse_takes_the_form_as_an_option(tmp_path: Path, capsys: pytest.Captur
         ("iter {step}\n{ms}", "has to be one line"),
     ],
 )
-def test_forms_that_cannot_be_read_are_refused_in_a_workload(step_line: str, why: str) -> None:
+def test_forms_that_cannot_be_read_are_refused_in_a_workload(step_line, why):
     with pytest.raises(ValueError, match="^" + re.escape(why)):
         parse_step_line(step_line)
     with pytest.raises(ValueError, match=re.escape(why)):

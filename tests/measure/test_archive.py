@@ -6,10 +6,8 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -27,20 +25,18 @@ from steptime.judging.series import Series
 from steptime.logs.reader import read_log
 from steptime.measure import archiving
 from steptime.measure.metrics import measure
-from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.store import judgement_queries
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 LLMB = Path(__file__).parents[1] / "data" / "llmb-archive.tar.zst"
 LOG = b"step 1\n" * 1000
 KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """Return the folder in which commands run, with its own store and state folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
@@ -49,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def filled(here: Path, make_result: MakeResult) -> Store:
+def filled(here, make_result):
     """Return a store of two runs with logs, one of which is accepted, and of a rejected run without a log."""
     store = Store()
     for number in range(2):
@@ -70,31 +66,31 @@ def filled(here: Path, make_result: MakeResult) -> Store:
     return store
 
 
-def call(*arguments: str, code: int = 0) -> str:
+def call(*arguments, code=0):
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == code, done.output
     return done.output
 
 
-def refusal(*arguments: str) -> str:
+def refusal(*arguments):
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
     return str(done.exception or done.output)
 
 
-def other_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def other_store(here, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{here / 'other.db'}")
     return Store()
 
 
 @contextmanager
-def made_archive(file: Path) -> Iterator[tarfile.TarFile]:
+def made_archive(file):
     with archiving._new_archive(file) as made:
         made.addfile(*member("manifest.json", b"{}"))
         yield made
 
 
-def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.TarInfo, io.BytesIO]:
+def member(name, content=b"x", **values):
     made = tarfile.TarInfo(name)
     made.size = len(content)
     for key, value in values.items():
@@ -103,7 +99,7 @@ def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.Tar
 
 
 @pytest.mark.long
-def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_store_has_all_of_it(filled, here, monkeypatch):
     told = call("archive", "-o", "all.tar.zst")
     kb = (here / "all.tar.zst").stat().st_size / 1000
     assert told == f"archived: 3 runs, {kb:,.0f} kB in all.tar.zst; of 1 this machine has no log\n"
@@ -141,7 +137,7 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     assert (level["note"], level["accepted_by"]) == ("NeMo 2.8", "ada")
 
 
-def names_in(file: Path) -> dict[str, bytes]:
+def names_in(file):
     content = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes())).read()
     with tarfile.open(fileobj=io.BytesIO(content)) as made:
         assert {(one.uid, one.gid, one.uname, one.gname) for one in made} == {(0, 0, "", "")}
@@ -149,9 +145,7 @@ def names_in(file: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("hostile", ["log", "job", "cluster"])
-def test_a_path_in_an_archive_puts_no_file_of_this_machine_into_the_next(
-    hostile: str, filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_in_an_archive_puts_no_file_of_this_machine_into_the_next(hostile, filled, here, monkeypatch):
     keys = here / "keys"
     keys.mkdir()
     for name in ("log-run.out", "id.json"):
@@ -181,7 +175,7 @@ def test_a_path_in_an_archive_puts_no_file_of_this_machine_into_the_next(
     assert not [name for name, data in names_in(here / "next.tar.zst").items() if KEY in data]
 
 
-def bomb(file: Path, size: int) -> None:
+def bomb(file, size):
     """Write an archive whose only log is `size` zeros."""
     with file.open("wb") as stream, zstandard.ZstdCompressor(level=19).stream_writer(stream) as packed:
         header = tarfile.TarInfo("logs/log-x.out")
@@ -192,14 +186,14 @@ def bomb(file: Path, size: int) -> None:
 
 
 @pytest.mark.long
-def test_a_few_bytes_do_not_fill_the_disk(here: Path) -> None:
+def test_a_few_bytes_do_not_fill_the_disk(here):
     bomb(here / "x.tar.zst", 256 << 20)
     assert (here / "x.tar.zst").stat().st_size < 100_000
     assert "unpacks to more than" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
     assert not [path for path in (here / "home").rglob("*") if path.is_file() and path.suffix == ".out"]
 
 
-def test_nor_does_a_packed_log_in_it(here: Path) -> None:
+def test_nor_does_a_packed_log_in_it(here):
     packed = zstandard.ZstdCompressor().compress(bytes(128 << 20))
     with archiving._new_archive(here / "x.tar.zst") as made:
         made.addfile(*member("logs/log-x.out.zst", packed))
@@ -208,7 +202,7 @@ def test_nor_does_a_packed_log_in_it(here: Path) -> None:
     assert "unpacks to more than" in told
 
 
-def test_a_damaged_log_does_not_end_the_import_of_others(here: Path) -> None:
+def test_a_damaged_log_does_not_end_the_import_of_others(here):
     (here / "logs").mkdir()
     (here / "logs" / "log-x.out.zst").write_bytes(b"not zstd")
     (here / "logs" / "log-y.out").write_text("no step")
@@ -229,9 +223,7 @@ SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize
     ],
     ids=["a path upwards", "a path from the root", "a file with holes"],
 )
-def test_what_is_written_stays_in_its_folder_and_size(
-    planted: tuple[tarfile.TarInfo, io.BytesIO], here: Path
-) -> None:
+def test_what_is_written_stays_in_its_folder_and_size(planted, here):
     planted[1].seek(0)
     with made_archive(here / "x.tar.zst") as made:
         made.addfile(*planted)
@@ -240,7 +232,7 @@ def test_what_is_written_stays_in_its_folder_and_size(
     assert not Path("/planted").exists()
 
 
-def test_a_file_that_is_there_twice_is_refused(here: Path) -> None:
+def test_a_file_that_is_there_twice_is_refused(here):
     with made_archive(here / "x.tar.zst") as made:
         made.addfile(*member("logs/log-x.out", b"first"))
         made.addfile(*member("logs/log-x.out", b"second"))
@@ -248,9 +240,7 @@ def test_a_file_that_is_there_twice_is_refused(here: Path) -> None:
     assert "'x.tar.zst' cannot be unpacked: File exists" in told
 
 
-def test_of_the_config_folder_only_what_is_read_is_packed(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_the_config_folder_only_what_is_read_is_packed(here, monkeypatch):
     folder = here / "team"
     for name in (".git/config", ".env", "id_selene", "sweeps/.weekly.yaml.swp", "sweeps/night.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -268,14 +258,14 @@ def test_of_the_config_folder_only_what_is_read_is_packed(
     ]
 
 
-def test_links_are_left_out(here: Path) -> None:
+def test_links_are_left_out(here):
     with archiving._new_archive(here / "x.tar.zst") as made:
         made.addfile(*member("log-x.out", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"))
     assert "no training log below" in refusal("results", "import", "x.tar.zst", "--cluster", "c")
 
 
 @pytest.mark.parametrize("missing", [1, 1000])
-def test_one_that_is_cut_anywhere_is_refused(here: Path, missing: int) -> None:
+def test_one_that_is_cut_anywhere_is_refused(here, missing):
     (here / "cut.tar.zst").write_bytes(LLMB.read_bytes()[:-missing])
     told = refusal("results", "import", "cut.tar.zst", "--cluster", "c")
     assert "'cut.tar.zst' cannot be read as an archive: the file is truncated" in told
@@ -298,8 +288,8 @@ AS_IMPORTED = {
     [([], "suspected", 6), (["--not-judged"], "insufficient history", 0)],
 )
 def test_the_next_run_is_judged_by_runs_of_llmb_unless_they_are_only_shown(
-    here: Path, make_result: MakeResult, options: list[str], state: str, baseline_runs: int
-) -> None:
+    here, make_result, options, state, baseline_runs
+):
     """NVIDIA's own code made the archive: recorders/make_llmb_archive.py."""
     assert call("results", "import", str(LLMB), "--cluster", "mine", *options).startswith(
         "imported from llmb-archive.tar.zst: 6 valid, 1 rejected"
@@ -317,9 +307,7 @@ def test_the_next_run_is_judged_by_runs_of_llmb_unless_they_are_only_shown(
     assert "CUDA out of memory" in store.results(state="rejected", include_rejected=True)[0]["reason"]
 
 
-def test_runs_go_out_in_the_form_of_llmb_run(
-    here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_go_out_in_the_form_of_llmb_run(here, make_result, monkeypatch):
     store = Store()
     [run] = plan(PlanRequest(**AS_IMPORTED)).runs
     add_own(store, make_result, run.model_copy(update={"cluster": "mine"}), step_ms=3300)
@@ -341,12 +329,12 @@ def test_runs_go_out_in_the_form_of_llmb_run(
     assert {name: back[name] for name in same} == {name: before[name] for name in same}
 
 
-def made_of(row: Any) -> Any:
+def made_of(row):
     content = json.loads(Store().record(row["job_name"])["content"])
     return content["provenance"]["staged"]
 
 
-def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) -> dict[str, Any]:
+def add_own(store, make_result, run, *, step_ms):
     """Publish a run of our own, and return how it is judged."""
     log_path = Path("own.out").absolute()
     lines = (line_forms.megatron_bridge(at, elapsed_ms=f"{step_ms + at % 3}") for at in range(1, 51))
@@ -361,7 +349,7 @@ def add_own(store: Store, make_result: MakeResult, run: Run, *, step_ms: float) 
 
 
 @pytest.mark.long
-def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_shows_no_recipe_is_named_by_options(here, monkeypatch):
     log = here / "train.log"
     log.write_text("".join(line_forms.nemo2(step, time="2.71") for step in range(50)))
     os.utime(log, (1.7e9, 1.7e9))
@@ -385,9 +373,7 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("path", ["logs/train.log", "logs"])
-def test_a_log_is_read_as_its_workload_says_that_steps_are_printed(
-    here: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_a_log_is_read_as_its_workload_says_that_steps_are_printed(here, monkeypatch, path):
     (here / "own/workloads").mkdir(parents=True)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "own"))
     workload = (Path(__file__).parents[2] / "config/workloads/llama3.1-25.04.yaml").read_text()
@@ -422,7 +408,7 @@ LOADED = (
         ("results/24.11/bf16/340b/256", range(100), "performance", "99:99"),
     ],
 )
-def test_logs_of_the_documents_are_valid(here: Path, name: str, steps: range, mode: str, window: str) -> None:
+def test_logs_of_the_documents_are_valid(here, name, steps, mode, window):
     """The steps, the names and the checkpoint's line are those of the 24.11 and 25.04 documents."""
     folder = here / "x" / name / (f"{name}_1744408121/{name}" if "/" not in name else "")
     folder.mkdir(parents=True)
@@ -441,7 +427,7 @@ def test_logs_of_the_documents_are_valid(here: Path, name: str, steps: range, mo
 
 
 @pytest.mark.parametrize("name", ["log-train.out.zst", "train log.out", "train"])
-def test_an_imported_log_is_archived_whatever_its_name(name: str, here: Path) -> None:
+def test_an_imported_log_is_archived_whatever_its_name(name, here):
     text = "".join(line_forms.nemo2(step, time="2.71") for step in range(50)).encode()
     (here / name).write_bytes(zstandard.ZstdCompressor().compress(text) if name.endswith(".zst") else text)
     recipe = ("--workload", "llama3.1", "--size", "70b", "--dtype", "bf16", "--gpus", "64")
@@ -453,14 +439,14 @@ def test_an_imported_log_is_archived_whatever_its_name(name: str, here: Path) ->
     assert log == f"logs/000001/{'log.out' if ' ' in name else name}"
 
 
-def test_nothing_is_overwritten(filled: Store, here: Path) -> None:
+def test_nothing_is_overwritten(filled, here):
     (here / "mine.tar.zst").write_text("mine")
     assert "'mine.tar.zst' exists already" in refusal("archive", "-o", "mine.tar.zst")
     assert (here / "mine.tar.zst").read_text() == "mine"
 
 
-def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+def test_what_breaks_off_leaves_no_file(filled, here, monkeypatch):
+    def fail(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(archiving, "_add", fail)
@@ -480,13 +466,13 @@ def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: 
         (["results", "import", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(here: Path, arguments: list[str], sentence: str) -> None:
+def test_what_cannot_be_is_one_sentence(here, arguments, sentence):
     (here / "text.tar.zst").write_text("a text")
     assert sentence in refusal(*arguments)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link to /dev/zero", "sparse"])
-def test_what_is_no_log_of_sensible_size_is_refused(here: Path, kind: str) -> None:
+def test_what_is_no_log_of_sensible_size_is_refused(here, kind):
     log = here / "log.out"
     if kind == "fifo":
         os.mkfifo(log)
@@ -501,7 +487,7 @@ def test_what_is_no_log_of_sensible_size_is_refused(here: Path, kind: str) -> No
     assert list(here.rglob("imported/*")) == []
 
 
-def test_files_beside_a_log_are_packed_up_to_a_size(filled: Store, here: Path) -> None:
+def test_files_beside_a_log_are_packed_up_to_a_size(filled, here):
     folder = here / "experiments" / "run-1"
     with (folder / "endless.out").open("wb") as file:
         file.truncate(5 << 40)
@@ -523,7 +509,7 @@ def test_files_beside_a_log_are_packed_up_to_a_size(filled: Store, here: Path) -
     assert before <= told["made_at"] <= time.time()
 
 
-def test_a_damaged_archive_is_named_and_not_its_unpacked_copy(here: Path) -> None:
+def test_a_damaged_archive_is_named_and_not_its_unpacked_copy(here):
     for name, files, told in (
         ("other.tar.zst", {"a.txt": b""}, "no training log below the folder 'other.tar.zst'"),
         (

@@ -1,8 +1,5 @@
 """The values of a measured run, by column."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import stored
 
@@ -18,13 +15,10 @@ from steptime.store.columns import (
     MEASURED,
     planned_values,
 )
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 
-
-def test_a_result_as_a_row(tmp_path: Path, make_result: MakeResult) -> None:
+def test_a_result_as_a_row(tmp_path, make_result):
     """A step takes half a second on 2 GPUs and has 16 samples of 128 tokens."""
     result = make_result("job-1", step_times=[0.5] * 20, map_index=3)
     row, provenance = column_values(result), result.submitted.provenance
@@ -68,16 +62,14 @@ def test_a_result_as_a_row(tmp_path: Path, make_result: MakeResult) -> None:
     assert planned_values(result.run) == planned
 
 
-def test_every_number_that_is_declared_as_a_column_is_one() -> None:
+def test_every_number_that_is_declared_as_a_column_is_one():
     assert [column for column in COLUMNS if column.name in MEASURED] == list(MEASURED.values())
 
 
-def test_tokens_have_a_price_if_the_clusters_file_has_that_of_gpus(
-    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_have_a_price_if_the_clusters_file_has_that_of_gpus(make_result, monkeypatch):
     """2,048 tokens take half a second on 2 GPUs at 3.60 an hour each: 2,048 tokens/s and GPU."""
 
-    def price(result: Result) -> float | None:
+    def price(result):
         return column_values(result)["price_per_million_tokens"]
 
     result = make_result(step_times=[0.5] * 20)
@@ -100,10 +92,8 @@ def test_tokens_have_a_price_if_the_clusters_file_has_that_of_gpus(
         (Mode.CHECKPOINT_LOAD, 1.0, None),
     ],
 )
-def test_a_performance_run_passes_its_publication_or_is_below_it(
-    make_result: MakeResult, mode: Mode, over: float | None, mark: str | None
-) -> None:
-    def against_publication(result: Result) -> str | None:
+def test_a_performance_run_passes_its_publication_or_is_below_it(make_result, mode, over, mark):
+    def against_publication(result):
         return column_values(result)["against_publication"]
 
     result = make_result(mode=mode)
@@ -114,6 +104,6 @@ def test_a_performance_run_passes_its_publication_or_is_below_it(
     assert against_publication(result.model_copy(update={"measurement": None})) is None
 
 
-def test_each_column_of_one_run_is_computed(make_result: MakeResult) -> None:
+def test_each_column_of_one_run_is_computed(make_result):
     by_the_store = {"state", "reason", "warnings", "published_at", *COMPUTED}
     assert column_values(make_result()).keys() == {column.name for column in COLUMNS} - by_the_store

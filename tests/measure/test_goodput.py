@@ -3,7 +3,6 @@
 import csv
 import io
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,23 +13,19 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.clusters.base import JobState
 from steptime.judging.comparison import compare_since
-from steptime.logs.training_log import CheckpointTiming, Step
+from steptime.logs.training_log import CheckpointTiming
 from steptime.measure.goodput import PARTS, Goodput, compute_goodput, job_times
 from steptime.measure.metrics import measure
-from steptime.store.ledger import LedgerJob
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
-MakeJob = Callable[..., LedgerJob]
 
-
-def with_steps(result: Result, steps: list[Step], *checkpoints: CheckpointTiming) -> Result:
+def with_steps(result, steps, *checkpoints):
     log = result.log.model_copy(update={"steps": tuple(steps), "checkpoints": checkpoints})
     return result.model_copy(update={"log": log, "measurement": measure(result.run, log)})
 
 
-def test_first_steps_count_as_long_as_a_steady_one(make_result: MakeResult) -> None:
+def test_first_steps_count_as_long_as_a_steady_one(make_result):
     result = make_result(step_times=[30.5, 1.5, *[0.5] * 18])
     saved = CheckpointTiming(kind="save", iteration=19, started_at=None, duration_s=9, blocked_s=2)
     loaded = CheckpointTiming(kind="load", iteration=0, started_at=None, duration_s=4)
@@ -40,7 +35,7 @@ def test_first_steps_count_as_long_as_a_steady_one(make_result: MakeResult) -> N
     assert (times.in_steps_s, times.first_steps_s, times.in_checkpoints_s) == (10.0, 31.0, 6.0)
 
 
-def test_a_line_for_every_tenth_step_counts_ten_times(make_result: MakeResult) -> None:
+def test_a_line_for_every_tenth_step_counts_ten_times(make_result):
     result = make_result(step_times=[0.5] * 20)
     lines = [replace(step) for step in result.log.steps if step.global_step % 10 == 9]
     times = job_times(with_steps(result, lines))
@@ -48,25 +43,23 @@ def test_a_line_for_every_tenth_step_counts_ten_times(make_result: MakeResult) -
     assert (times.in_steps_s, times.first_steps_s) == (10.0, 0.0)
 
 
-def test_a_run_without_steps_has_no_times(make_result: MakeResult) -> None:
+def test_a_run_without_steps_has_no_times(make_result):
     result = make_result()
     assert job_times(result.model_copy(update={"measurement": None})) is None
 
 
-def hours(**parts: float) -> dict[str, float]:
+def hours(**parts):
     return {part: parts.get(part.replace(" ", "_"), 0.0) for part in PARTS}
 
 
-def test_parts_are_named_by_their_size_and_small_ones_are_not() -> None:
+def test_parts_are_named_by_their_size_and_small_ones_are_not():
     goodput = Goodput(hours(training_steps=71, start_and_end=12, failures=16.6, checkpoints=0.4))
     assert goodput.sentence == "goodput 71 %; 17 % failures, 12 % start and end"
     assert Goodput(hours(training_steps=1)).sentence == "goodput 100 %"
     assert compute_goodput([], []) is None
 
 
-def test_jobs_without_a_result_are_failures_or_resubmissions(
-    ledger_job: MakeJob, make_result: MakeResult, store: str
-) -> None:
+def test_jobs_without_a_result_are_failures_or_resubmissions(ledger_job, make_result, store):
     """The valid run has 40 s allocated, and starts 1.5 s after it was submitted."""
     now = time.time()
     took = {"started_at": now - 100, "ended_at": now - 60, "created_at": now - 200, "cell": "a"}
@@ -103,5 +96,5 @@ def test_jobs_without_a_result_are_failures_or_resubmissions(
 
 
 @pytest.mark.usefixtures("store")
-def test_nothing_ran() -> None:
+def test_nothing_ran():
     assert compare_since(Store(), time.time() - 60).goodput == ""

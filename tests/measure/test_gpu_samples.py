@@ -2,9 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable, Collection
-from pathlib import Path
-from typing import Any
 
 import pytest
 from stored import publish
@@ -16,17 +13,13 @@ from steptime.logs.training_log import TrainingLog
 from steptime.measure.gpu_samples import gpu_samples, what_stands_apart
 from steptime.measure.metrics import measure, measure_window
 from steptime.measure.stragglers import rank_times
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 SIX_TWELVE = 1_795_846_320.0
 """2026-11-28 06:12 UTC."""
 
 
-def node(
-    name: str, gpus: int = 8, seed: int = 0, *, hot: Collection[int] = (), **other: Any
-) -> dict[str, Any]:
+def node(name, gpus=8, seed=0, *, hot=(), **other):
     """Return the summary of a node whose GPUs in `hot` are throttled by heat."""
     rng = random.Random(f"{name} {seed}")  # noqa: S311
     clocks = [1410 if gpu in hot else round(rng.gauss(1755, 20)) for gpu in range(gpus)]
@@ -48,22 +41,22 @@ def node(
     }
 
 
-def record(*nodes: dict[str, Any]) -> dict[str, Any]:
+def record(*nodes):
     steps = {"first_step": 30, "last_step": 49}
     return steps | {"began_at": SIX_TWELVE - 90, "ended_at": SIX_TWELVE + 150, "nodes": list(nodes)}
 
 
-def said(*nodes: dict[str, Any]) -> str | None:
+def said(*nodes):
     samples = gpu_samples(record(*nodes))
     assert samples is not None
     return what_stands_apart(None, samples)
 
 
-def others(count: int = 4, seed: int = 0, gpus: int = 8) -> list[dict[str, Any]]:
+def others(count=4, seed=0, gpus=8):
     return [node(f"gb-{number:03}", gpus, seed) for number in range(count)]
 
 
-def test_a_node_with_throttled_clocks_is_named_with_its_values() -> None:
+def test_a_node_with_throttled_clocks_is_named_with_its_values():
     sentence = said(*others(), node("gb-017", hot=(3,)))
     assert sentence is not None
     hotter, rest = sentence.split(", ", 1)
@@ -72,7 +65,7 @@ def test_a_node_with_throttled_clocks_is_named_with_its_values() -> None:
     assert rest == "clocks down to 1,410 MHz since 06:12 UTC, slowed down by heat in 85 % of the samples"
 
 
-def test_a_node_with_link_errors_is_named_and_few_of_them_are_not() -> None:
+def test_a_node_with_link_errors_is_named_and_few_of_them_are_not():
     few, many = {"mlx5_0/1 symbol_error": 7}, {"mlx5_2/1 symbol_error": 1200, "GPU 3 NVLink 5 crc": 4}
     assert said(*others(), node("gb-017", link_errors=few)) is None
     sentence = "node gb-017: 1,204 new link errors (most: mlx5_2/1 symbol_error)"
@@ -84,12 +77,12 @@ def test_a_node_with_link_errors_is_named_and_few_of_them_are_not() -> None:
     )
 
 
-def test_errors_of_a_gpu_are_named() -> None:
+def test_errors_of_a_gpu_are_named():
     broken = node("gb-017", uncorrected_ecc_errors=[0, 2, None, 0, 0, 0, 0, 0], xid_errors=["Xid 48 (ECC)"])
     assert said(broken) == "node gb-017: 2 new uncorrected ECC errors, Xid 48 (ECC)"
 
 
-def test_on_few_nodes_gpus_are_compared_with_one_another() -> None:
+def test_on_few_nodes_gpus_are_compared_with_one_another():
     sentence = said(node("gb-000"), node("gb-017", hot=(3,)))
     assert sentence is not None
     assert sentence.startswith("node gb-017: GPU 3 ")
@@ -97,11 +90,11 @@ def test_on_few_nodes_gpus_are_compared_with_one_another() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 4), (1, 8), (2, 8), (4, 4), (16, 8)])
-def test_alike_nodes_are_hardly_ever_named(nodes: int, gpus: int) -> None:
+def test_alike_nodes_are_hardly_ever_named(nodes, gpus):
     assert sum(said(*others(nodes, seed, gpus)) is not None for seed in range(100)) <= 1
 
 
-def test_what_gpus_do_not_report_is_left_out() -> None:
+def test_what_gpus_do_not_report_is_left_out():
     silent = dict.fromkeys(
         ("power_w", "sm_clock_mhz", "least_sm_clock_mhz", "memory_clock_mhz", "temperature_c"), [None] * 8
     )
@@ -120,14 +113,14 @@ def test_what_gpus_do_not_report_is_left_out() -> None:
         {"samples": 0},
     ],
 )
-def test_a_broken_record_is_left_out(broken: dict[str, Any]) -> None:
+def test_a_broken_record_is_left_out(broken):
     assert gpu_samples(record(node("gb-017"))) is not None
     assert gpu_samples(record(node("gb-017", **broken))) is None
     assert gpu_samples(record()) is None
     assert gpu_samples(None) is None
 
 
-def test_a_slow_node_has_one_sentence_for_its_ranks_and_its_gpus() -> None:
+def test_a_slow_node_has_one_sentence_for_its_ranks_and_its_gpus():
     samples = gpu_samples(record(*others(3), node("gb-017", hot=(0,))))
     ranks = [1.06 if rank >= 24 else 1 + 0.001 * (rank % 4) for rank in range(32)]
     times = rank_times(
@@ -144,9 +137,7 @@ def test_a_slow_node_has_one_sentence_for_its_ranks_and_its_gpus() -> None:
     assert ";" not in sentence
 
 
-def test_energy_is_that_of_all_gpus_over_the_steps(
-    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_energy_is_that_of_all_gpus_over_the_steps(tmp_path, make_result, monkeypatch):
     """2 GPUs of 600.5 W on average train 16 samples of 128 tokens in each step of half a second."""
     result = make_result("job-1", step_times=[0.5] * 20)
     sizes = {"seq_length": 128, "global_batch_size": 16, "world_size": 2}

@@ -1,15 +1,10 @@
 """The whole row of a log: its state and reason, its window, and the window's numbers."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from logs import line_forms
 
 from steptime.measure.log_rows import COLUMNS, log_row
 from steptime.recipes.models import Window
-from steptime.store.run_models import Result
 
 WHOLE, FRONT, BACK = (line_forms.nemo2_log(steps) for steps in (range(50), range(10), range(10, 50)))
 GAP = line_forms.nemo2_log(step for step in range(50) if step not in (40, 41))
@@ -20,13 +15,13 @@ SHORT = "training ended at step 9 of 49: 40 steps are missing at the end"
 LACKS = "the log lacks global steps"
 
 
-def window(first: int, last: int, mean_s: float, steps: int, **other: Any) -> dict[str, Any]:
+def window(first, last, mean_s, steps, **other):
     """Return the numbers of a window in which each step takes 1 ms more than the one before."""
     times = {"step_time_mean_s": mean_s, "step_time_median_s": mean_s, "steps_in_window": steps}
     return {"window": f"{first}:{last}", "window_from": "--window", **times, **other}
 
 
-ROWS: list[tuple[bytes, Window | None, dict[str, Any]]] = [
+ROWS = [
     # a log, a window, and the row without the log's place, format and size
     (
         *(WHOLE, Window(first=35, last=44)),
@@ -88,7 +83,7 @@ ROWS: list[tuple[bytes, Window | None, dict[str, Any]]] = [
 ]
 
 
-def test_a_log_as_a_row(tmp_path: Path) -> None:
+def test_a_log_as_a_row(tmp_path):
     log = tmp_path / "log-x.out"
     for content, asked, beside in ROWS:
         log.write_bytes(content)
@@ -102,7 +97,7 @@ def test_a_log_as_a_row(tmp_path: Path) -> None:
         assert told == pytest.approx((of_steps if beside["steps"] else {"format": "none"}) | beside), asked
 
 
-def test_a_loss_that_is_none_and_batches_that_differ_are_left_out(tmp_path: Path) -> None:
+def test_a_loss_that_is_none_and_batches_that_differ_are_left_out(tmp_path):
     log = tmp_path / "log-x.out"
     other = line_forms.nemo2(49, loss="nan").replace("global_batch_size: 256", "global_batch_size: 128")
     log.write_bytes(line_forms.nemo2_log(range(49)) + other.encode())
@@ -110,9 +105,7 @@ def test_a_loss_that_is_none_and_batches_that_differ_are_left_out(tmp_path: Path
     assert (row["loss"], row["global_batch_size"], row["state"]) == (None, None, "failed")
 
 
-def test_a_loaded_run_lacks_no_step_before_its_first(
-    tmp_path: Path, make_result: Callable[..., Result]
-) -> None:
+def test_a_loaded_run_lacks_no_step_before_its_first(tmp_path, make_result):
     run = make_result().run.model_copy(
         update={"first_step": 10, "max_steps": 50, "window": Window(first=20, last=29)}
     )

@@ -15,7 +15,7 @@ from steptime.measure.metrics import (
     throughput,
 )
 from steptime.recipes.flops import model_flops
-from steptime.recipes.models import Mode, Recipe, Run, Window
+from steptime.recipes.models import Mode, Run, Window
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -29,7 +29,7 @@ PUBLISHED = {
 """The recipe of every published step time, planned from the workload files."""
 
 
-def test_the_numbers_of_every_published_row_are_the_printed_ones() -> None:
+def test_the_numbers_of_every_published_row_are_the_printed_ones():
     for row in TIMED:
         decimals = load_reference(row.document).decimals
         rates = throughput(PUBLISHED[row], row.step_time_s)
@@ -43,7 +43,7 @@ def test_the_numbers_of_every_published_row_are_the_printed_ones() -> None:
         assert round(published.mfu_percent, decimals.mfu_percent) == row.mfu_percent, row
 
 
-def test_mfu_by_the_printed_constants_differs_only_in_the_llama_document() -> None:
+def test_mfu_by_the_printed_constants_differs_only_in_the_llama_document():
     different = [
         row.document
         for row, recipe in PUBLISHED.items()
@@ -53,12 +53,12 @@ def test_mfu_by_the_printed_constants_differs_only_in_the_llama_document() -> No
 
 
 @pytest.mark.parametrize("step_time_s", [0, -1.5, math.nan, math.inf])
-def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
+def test_a_step_time_that_cannot_be_is_refused(step_time_s):
     with pytest.raises(UserError, match="give a positive number of seconds"):
         throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), step_time_s)
 
 
-def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() -> None:
+def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that():
     """Megatron-Bridge logs TFLOPS, from which documents that start its recipes compute the MFU."""
     recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8).model_copy(
         update={"workload": "acme-1.0", "flops_formula": "megatron-bridge"}
@@ -74,14 +74,14 @@ def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() ->
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_only_performance_runs_are_compared_with_the_published_step_time(mode: Mode) -> None:
+def test_only_performance_runs_are_compared_with_the_published_step_time(mode):
     run = _run(window=Window(first=1, last=2))
     run = run.model_copy(update={"recipe": _recipe("llama3.1-25.04", "8b", "bf16", 8), "mode": mode})
     is_compared = measure(run, _log([9.0, 2.0, 2.0])).step_time_over_published is not None
     assert is_compared == (mode is Mode.PERFORMANCE)
 
 
-def test_a_run_is_measured_over_its_window_only() -> None:
+def test_a_run_is_measured_over_its_window_only():
     run = _run(window=Window(first=1, last=3))
     measurement = measure(run, _log([100.0, 3.0, 1.0, 2.0, 9.0]))
     assert measurement.steps_in_window == 3
@@ -94,7 +94,7 @@ def test_a_run_is_measured_over_its_window_only() -> None:
     assert (measurement.tflops_per_gpu_logged, measurement.checkpoint_save_s) == (None, None)
 
 
-def test_wall_times_are_of_the_window_where_they_were_logged() -> None:
+def test_wall_times_are_of_the_window_where_they_were_logged():
     run = _run(window=Window(first=1, last=3))
     log = _log([2.0] * 5)
     walls = (None, 2.1, 2.3, 2.2, 90.0)
@@ -103,12 +103,12 @@ def test_wall_times_are_of_the_window_where_they_were_logged() -> None:
     assert measure(run, log).wall_time_median_s is None
 
 
-def test_a_cpu_has_no_mfu() -> None:
+def test_a_cpu_has_no_mfu():
     measurement = measure(_run(window=Window(first=0, last=0)), _log([5.0]))
     assert (measurement.mfu_percent, measurement.peak_tflops_per_gpu) == (None, None)
 
 
-def test_the_peak_is_that_of_the_data_sheet() -> None:
+def test_the_peak_is_that_of_the_data_sheet():
     run = _run(window=Window(first=0, last=0)).model_copy(
         update={"recipe": _recipe("llama3.1-25.04", "8b", "bf16", 8)}
     )
@@ -117,7 +117,7 @@ def test_the_peak_is_that_of_the_data_sheet() -> None:
     assert f"{measurement.mfu_percent:.2f}" == "62.50"
 
 
-def test_checkpoint_times_are_the_last_of_their_kind() -> None:
+def test_checkpoint_times_are_the_last_of_their_kind():
     timings = [("load", 9.7, 9.7), ("save", 4.4, 4.4), ("save", 14.6, 4.6)]
     log = _log([1.0]).model_copy(
         update={
@@ -151,9 +151,7 @@ def test_checkpoint_times_are_the_last_of_their_kind() -> None:
         ),
     ],
 )
-def test_a_window_without_usable_steps_is_refused(
-    step_times: list[float], window: Window, sentence: str
-) -> None:
+def test_a_window_without_usable_steps_is_refused(step_times, window, sentence):
     with pytest.raises(UserError) as error:
         measure(_run(window=window), _log(step_times))
     assert sentence in str(error.value)
@@ -169,9 +167,7 @@ def test_a_window_without_usable_steps_is_refused(
         (Window(first=0, last=29), "1:29", 14.0, 15.0),
     ],
 )
-def test_a_run_is_judged_by_its_steady_steps(
-    window: Window, steps: str, spread: float, median: float
-) -> None:
+def test_a_run_is_judged_by_its_steady_steps(window, steps, spread, median):
     log = _log([float(number) for number in range(30)])
     assert steady_numbers(log, window) == {
         "steady_steps": steps,
@@ -180,7 +176,7 @@ def test_a_run_is_judged_by_its_steady_steps(
     }
 
 
-def test_one_steady_step_has_no_spread_and_none_no_numbers() -> None:
+def test_one_steady_step_has_no_spread_and_none_no_numbers():
     window = Window(first=0, last=9)
     assert steady_numbers(_log([math.nan, 0.5, -1.0, math.inf, 0.0]), window) == {
         "steady_steps": "1:1",
@@ -192,8 +188,8 @@ def test_one_steady_step_has_no_spread_and_none_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("size", [None, "16"])
-def test_a_log_gives_rates_where_its_record_has_the_sizes(size: object) -> None:
-    started: dict[str, object] = {"seq_length": 128, "global_batch_size": 16, "world_size": 4}
+def test_a_log_gives_rates_where_its_record_has_the_sizes(size):
+    started = {"seq_length": 128, "global_batch_size": 16, "world_size": 4}
     window = Window(first=0, last=0)
     measured = measure_window(_log([0.5], started=started), window)
     assert (measured.tokens_per_s, measured.tokens_per_s_per_gpu) == (4096.0, 1024.0)
@@ -204,7 +200,7 @@ def test_a_log_gives_rates_where_its_record_has_the_sizes(size: object) -> None:
     assert alone.tokens_per_s_per_gpu == 2.0
 
 
-def _recipe(workload: str, size: str, dtype: str, gpus: int) -> Recipe:
+def _recipe(workload, size, dtype, gpus):
     return next(
         recipe
         for recipe, _ in load_workload(workload).recipes()
@@ -212,7 +208,7 @@ def _recipe(workload: str, size: str, dtype: str, gpus: int) -> Recipe:
     )
 
 
-def _run(*, window: Window) -> Run:
+def _run(*, window):
     """Return a run of the tiny Llama on two CPU processes: 16 samples of 128 tokens a step."""
     return Run(
         experiment="pretrain_llama3.1_tiny_fp32_2",
@@ -225,12 +221,12 @@ def _run(*, window: Window) -> Run:
     )
 
 
-def _log(step_times: list[float], *, started: dict[str, object] | None = None) -> TrainingLog:
+def _log(step_times, *, started=None):
     steps = tuple(Step(global_step=step, step_time_s=time) for step, time in enumerate(step_times))
     return TrainingLog(path="run.out", format="nemo2", bytes_read=0, steps=steps, started=started)
 
 
-def test_the_trainers_own_rate_has_mean_and_deviation_and_memory_its_peak() -> None:
+def test_the_trainers_own_rate_has_mean_and_deviation_and_memory_its_peak():
     rates, sizes = (500.0, 502.0, 504.0), (3 << 30, 5 << 30, 4 << 30)
     steps = tuple(
         Step(global_step=at, step_time_s=1.0, tflops_per_gpu=rate, peak_memory_bytes=size)
@@ -246,7 +242,7 @@ def test_the_trainers_own_rate_has_mean_and_deviation_and_memory_its_peak() -> N
     assert (untold.tflops_per_gpu_logged, untold.peak_memory_gib) == (None, None)
 
 
-def test_every_number_of_a_window_in_which_some_steps_lack_some() -> None:
+def test_every_number_of_a_window_in_which_some_steps_lack_some():
     """The window has the steps 1 to 4, of which one was printed without a time, and no other without."""
     steps = (
         Step(0, 99.0, tflops_per_gpu=1.0, wall_time_s=99.0),

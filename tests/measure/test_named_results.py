@@ -2,8 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import stored
@@ -13,14 +11,11 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.logs.training_log import Step, TrainingLog
 from steptime.measure.metrics import measure
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult) -> Store:
+def store(tmp_path, monkeypatch, make_result):
     """Return the store that commands read, with two recent runs by name that log no TFLOPS."""
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")
     store, run = Store(), run_of()
@@ -33,7 +28,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResu
     return store
 
 
-def told(*command: str) -> str:
+def told(*command):
     shown = CliRunner().invoke(app, command, catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
     return shown.stdout
@@ -41,7 +36,7 @@ def told(*command: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")
-def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
+def test_every_command_and_page_shows_it(store, tmp_path):
     rows = json.loads(told("results", "--format", "json"))["results"]
     assert [row["job_name"] for row in rows] == ["first", "second"]
     for row in rows:
@@ -66,7 +61,7 @@ def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tflops", [400.0, None], ids=["TFLOPS logged", "none logged"])
-def test_a_log_beside_its_plan_is_parsed(tmp_path: Path, tflops: float | None) -> None:
+def test_a_log_beside_its_plan_is_parsed(tmp_path, tflops):
     run = run_of()
     (tmp_path / "run.json").write_text(run.model_dump_json())
     lines = []
@@ -84,7 +79,7 @@ def test_a_log_beside_its_plan_is_parsed(tmp_path: Path, tflops: float | None) -
     assert row["mfu_percent"] == (None if tflops is None else pytest.approx(100 * tflops / 989))
 
 
-def test_metrics_say_that_nobody_knows_the_flops() -> None:
+def test_metrics_say_that_nobody_knows_the_flops():
     cell = "--workload gpt-oss-26.02 --size 120b --dtype bf16 --gpu-type h100 --gpus 64"
     shown = told("metrics", *cell.split(), "--step-time", "14", "--wide")
     assert "the TFLOPS that a run logs" in shown

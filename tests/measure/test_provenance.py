@@ -1,7 +1,6 @@
 """The provenance of a result: the commit of this project's own checkout, and of no other."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from steptime.measure import record as module
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """Return a folder that stands in for this project's checkout."""
     folder = tmp_path.resolve() / "project"
     folder.mkdir()
@@ -19,13 +18,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder, *arguments):
     of_somebody = ("-c", "user.name=x", "-c", "user.email=x@example.org")
     command = ["git", "-C", str(folder), *of_somebody, *arguments]
     return subprocess.check_output(command, text=True).strip()
 
 
-def committed(folder: Path) -> str:
+def committed(folder):
     git(folder, "init", "--quiet")
     (folder / "file").write_text("1")
     git(folder, "add", "file")
@@ -33,13 +32,13 @@ def committed(folder: Path) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def state() -> tuple[str | None, bool | None]:
+def state():
     made = module.describe_code()
     assert made["steptime_version"] == __version__
     return made["git_commit"], made["git_clean"]
 
 
-def test_commit_and_changes_are_of_this_projects_checkout(project: Path) -> None:
+def test_commit_and_changes_are_of_this_projects_checkout(project):
     assert state() == (None, None), "no repository"
     commit = committed(project)
     assert state() == (commit, True)
@@ -47,6 +46,6 @@ def test_commit_and_changes_are_of_this_projects_checkout(project: Path) -> None
     assert state() == (commit, False)
 
 
-def test_a_package_inside_of_somebody_elses_repository_has_no_commit(project: Path) -> None:
+def test_a_package_inside_of_somebody_elses_repository_has_no_commit(project):
     committed(project.parent)
     assert state() == (None, None)

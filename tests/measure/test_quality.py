@@ -6,17 +6,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from named_runs import SAVED_AT, run_of
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
-from steptime.logs.training_log import CheckpointTiming, Network, Problem, Step, TrainingLog
+from steptime.logs.training_log import CheckpointTiming, Network, Problem
 from steptime.measure.metrics import measure
 from steptime.measure.quality import (
     FinishedRun,
@@ -26,29 +23,26 @@ from steptime.measure.quality import (
     validate,
 )
 from steptime.measure.record import make_record
-from steptime.recipes.models import Mode, Performance, Run, Window
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.recipes.models import Mode, Performance, Window
 from steptime.store.run_records import EarlierAttempt, parse_record
 
-MakeResult = Callable[..., Result]
 
-
-def judged(result: Result, **log_changes: Any) -> Verdict:
+def judged(result, **log_changes):
     log = result.log.model_copy(update=log_changes)
     return validate(result.run, result.status, log, result.measurement)
 
 
-def with_step(log: TrainingLog, number: int, **changes: Any) -> tuple[Step, ...]:
+def with_step(log, number, **changes):
     return tuple(replace(step, **changes) if step.global_step == number else step for step in log.steps)
 
 
-def only_failure(verdict: Verdict) -> Check:
+def only_failure(verdict):
     assert [check.name for check in verdict.failures] == [verdict.failures[0].name]
     return verdict.failures[0]
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_good_run_of_every_mode_is_valid(make_result: MakeResult, mode: Mode) -> None:
+def test_a_good_run_of_every_mode_is_valid(make_result, mode):
     verdict = judged(make_result(mode=mode))
 
     assert verdict.valid, verdict.failures
@@ -59,7 +53,7 @@ def test_a_good_run_of_every_mode_is_valid(make_result: MakeResult, mode: Mode) 
 
 
 @pytest.mark.service
-def test_great_expectations_logs_nothing_of_its_own(make_result: MakeResult, tmp_path: Path) -> None:
+def test_great_expectations_logs_nothing_of_its_own(make_result, tmp_path):
     result = make_result()
     (tmp_path / "run").write_bytes(pickle.dumps((result.run, result.log.steps)))
     program = (
@@ -85,9 +79,7 @@ def test_great_expectations_logs_nothing_of_its_own(make_result: MakeResult, tmp
         (5, {"consumed_samples": 80}, "consumed_samples_consistent", "found 80 at global step 5"),
     ],
 )
-def test_a_bad_value_is_named_with_its_row(
-    make_result: MakeResult, number: int, changes: dict[str, Any], name: str, found: str
-) -> None:
+def test_a_bad_value_is_named_with_its_row(make_result, number, changes, name, found):
     result = make_result()
 
     failure = only_failure(judged(result, steps=with_step(result.log, number, **changes)))
@@ -97,7 +89,7 @@ def test_a_bad_value_is_named_with_its_row(
     assert failure.message.startswith("Expected that ")
 
 
-def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
+def test_many_bad_rows_are_counted(make_result):
     result = make_result()
     steps = tuple(replace(step, loss=float("nan")) for step in result.log.steps)
 
@@ -113,7 +105,7 @@ def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
     ("missing", "told"),
     [((10,), "10 is"), ((15,), "15 is"), ((11, 12, 14), "11 to 12, 14 are")],
 )
-def test_a_gap_in_the_window_is_named(make_result: MakeResult, missing: tuple[int, ...], told: str) -> None:
+def test_a_gap_in_the_window_is_named(make_result, missing, told):
     """Both ends of the window belong to it."""
     result = make_result()
     run = result.run.model_copy(update={"window": Window(first=10, last=15)})
@@ -130,7 +122,7 @@ def test_a_gap_in_the_window_is_named(make_result: MakeResult, missing: tuple[in
 
 
 @pytest.mark.parametrize("step", [-1, 20])
-def test_a_step_that_was_not_planned_is_named(make_result: MakeResult, step: int) -> None:
+def test_a_step_that_was_not_planned_is_named(make_result, step):
     result = make_result()
     other = replace(result.log.steps[3], global_step=step, consumed_samples=None)
 
@@ -140,7 +132,7 @@ def test_a_step_that_was_not_planned_is_named(make_result: MakeResult, step: int
     assert failure.message.endswith(f"but they run from {min(step, 0)} to {max(step, 19)}.")
 
 
-def test_a_run_begins_and_ends_as_planned_outside_of_its_window_too(make_result: MakeResult) -> None:
+def test_a_run_begins_and_ends_as_planned_outside_of_its_window_too(make_result):
     result = make_result()
     run = result.run.model_copy(update={"window": Window(first=5, last=15)})
     for steps, found in ((result.log.steps[1:], "from 1 to 19"), (result.log.steps[:-1], "from 0 to 18")):
@@ -149,7 +141,7 @@ def test_a_run_begins_and_ends_as_planned_outside_of_its_window_too(make_result:
         assert failures["steps_as_planned"].endswith(f"but they run {found}.")
 
 
-def test_a_run_that_died_early_fails_with_everything_it_lacks(make_result: MakeResult) -> None:
+def test_a_run_that_died_early_fails_with_everything_it_lacks(make_result):
     result = make_result()
     died = JobStatus(state=JobState.FAILED, reason="killed by signal 9", exit_code=137)
     log = result.log.model_copy(update={"steps": result.log.steps[:15], "ended": None})
@@ -168,14 +160,14 @@ def test_a_run_that_died_early_fails_with_everything_it_lacks(make_result: MakeR
     assert "global steps 15 to 19 are missing" in failures["window_complete"]
 
 
-def test_a_log_without_steps_is_one_sentence(make_result: MakeResult) -> None:
+def test_a_log_without_steps_is_one_sentence(make_result):
     failures = {check.name: check.message for check in judged(make_result(), steps=()).failures}
 
     assert "has no line of a training step" in failures["window_complete"]
     assert "losses_finite" not in failures, "what there is none of was not checked"
 
 
-def test_an_mfu_above_100_percent_is_a_warning(make_result: MakeResult) -> None:
+def test_an_mfu_above_100_percent_is_a_warning(make_result):
     result = make_result()
     measured = measure(result.run, result.log).model_copy(update={"mfu_percent": 100.3})
 
@@ -189,7 +181,7 @@ def test_an_mfu_above_100_percent_is_a_warning(make_result: MakeResult) -> None:
     assert by_name(validate(result.run, result.status, result.log, whole))["mfu_possible"].passed
 
 
-def test_a_measurement_is_of_the_whole_window_and_of_no_other(make_result: MakeResult) -> None:
+def test_a_measurement_is_of_the_whole_window_and_of_no_other(make_result):
     result = make_result()
     measured = measure(result.run, result.log)
     last = result.run.model_copy(update={"window": Window(first=19, last=19)})
@@ -212,7 +204,7 @@ def test_a_measurement_is_of_the_whole_window_and_of_no_other(make_result: MakeR
         assert check.passed is (told is None)
 
 
-def test_a_run_that_needed_another_job_counts_and_says_so(make_result: MakeResult) -> None:
+def test_a_run_that_needed_another_job_counts_and_says_so(make_result):
     result = make_result()
     lost = JobStatus(state=JobState.FAILED, reason="NODE_FAIL")
     first = result.job.model_copy(update={"job_id": "17"})
@@ -233,7 +225,7 @@ def test_a_run_that_needed_another_job_counts_and_says_so(make_result: MakeResul
     assert "this is attempt 2, after job 17 (failed: NODE_FAIL)." in by_name(verdict)["first_attempt"].message
 
 
-def test_a_step_listed_twice_is_named(make_result: MakeResult) -> None:
+def test_a_step_listed_twice_is_named(make_result):
     result = make_result()
 
     failure = only_failure(judged(result, steps=(*result.log.steps, result.log.steps[11])))
@@ -242,7 +234,7 @@ def test_a_step_listed_twice_is_named(make_result: MakeResult) -> None:
     assert "but global step 11 is" in failure.message
 
 
-def test_lines_repeated_by_ranks_are_named_and_do_no_harm(make_result: MakeResult) -> None:
+def test_lines_repeated_by_ranks_are_named_and_do_no_harm(make_result):
     repeated = Problem(
         kind="repeated_lines", message="8 ranks printed each step.", fatal=False, steps=(11, 12)
     )
@@ -253,8 +245,8 @@ def test_lines_repeated_by_ranks_are_named_and_do_no_harm(make_result: MakeResul
     assert "lines that several ranks repeated count once" in by_name(verdict)["no_step_trained_twice"].message
 
 
-def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_result: MakeResult) -> None:
-    def restart(*steps: int) -> tuple[Problem]:
+def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_result):
+    def restart(*steps):
         return (Problem(kind="duplicate_steps", message="restarted", fatal=True, steps=steps),)
 
     inside, before = (
@@ -277,7 +269,7 @@ def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_resul
     assert "global steps 8 to 9 again, outside of it" in by_name(before)["no_step_trained_twice"].message
 
 
-def test_a_fatal_problem_of_the_log_stops_the_result(make_result: MakeResult) -> None:
+def test_a_fatal_problem_of_the_log_stops_the_result(make_result):
     problems = (
         Problem(kind="nccl_timeout", message="rank 3 waited 600 s in an all-reduce.", fatal=True),
         Problem(kind="slow_start", message="140 s", fatal=False),
@@ -290,7 +282,7 @@ def test_a_fatal_problem_of_the_log_stops_the_result(make_result: MakeResult) ->
     )
 
 
-def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeResult) -> None:
+def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result):
     result = make_result()
     started = {**(result.log.started or {}), "tensor_parallel": 2, "data_parallel": 1}
 
@@ -311,7 +303,7 @@ def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeR
         assert f"the trainer set up {name} (not stated) instead" in check.message
 
 
-def test_expert_parallelism_is_compared_where_it_is_planned(make_result: MakeResult) -> None:
+def test_expert_parallelism_is_compared_where_it_is_planned(make_result):
     result = make_result()
     run = result.submitted.run
     spread = run.recipe.parallelism.model_copy(update={"expert": 2})
@@ -325,7 +317,7 @@ def test_expert_parallelism_is_compared_where_it_is_planned(make_result: MakeRes
     assert not judged(result, started={**started, "expert_parallel": 2}).failures
 
 
-def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResult) -> None:
+def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result):
     result = make_result()
     bare = {"global_batch_size": None, "consumed_samples": None}
     steps = tuple(replace(step, **bare) for step in result.log.steps)
@@ -334,9 +326,7 @@ def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResul
 
 
 @pytest.mark.parametrize(("iteration", "counted"), [(19, "from 0"), (20, "from 1")])
-def test_both_ways_of_counting_the_saved_iteration_are_accepted(
-    make_result: MakeResult, iteration: int, counted: str
-) -> None:
+def test_both_ways_of_counting_the_saved_iteration_are_accepted(make_result, iteration, counted):
     saved = CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1, blocked_s=0.1)
 
     verdict = judged(make_result(mode=Mode.CHECKPOINT_SAVE), checkpoints=(saved,))
@@ -349,9 +339,7 @@ def test_both_ways_of_counting_the_saved_iteration_are_accepted(
     ("iterations", "found"),
     [([], "no checkpoint save line"), ([9], "iteration 9."), ([None, 10], "no number, 10")],
 )
-def test_a_wrong_or_missing_save_is_named(
-    make_result: MakeResult, iterations: list[int | None], found: str
-) -> None:
+def test_a_wrong_or_missing_save_is_named(make_result, iterations, found):
     saves = tuple(
         CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1, blocked_s=0.1)
         for iteration in iterations
@@ -364,7 +352,7 @@ def test_a_wrong_or_missing_save_is_named(
     assert judged(make_result(), checkpoints=saves).valid, "only a saving run is asked for a save"
 
 
-def test_a_load_must_have_loaded_and_resumed_where_the_save_ended(make_result: MakeResult) -> None:
+def test_a_load_must_have_loaded_and_resumed_where_the_save_ended(make_result):
     result = make_result(mode=Mode.CHECKPOINT_LOAD)
     resumed = {"checkpoint_path": "/c", "global_step": 0, "consumed_samples": 0}
 
@@ -378,12 +366,12 @@ def test_a_load_must_have_loaded_and_resumed_where_the_save_ended(make_result: M
     )
 
 
-def test_a_load_by_name_is_judged_by_its_load_lines_alone(make_result: MakeResult) -> None:
+def test_a_load_by_name_is_judged_by_its_load_lines_alone(make_result):
     """Megatron-Bridge does not record where it resumed."""
     run = run_of(mode=Mode.CHECKPOINT_LOAD)
     result = make_result()
 
-    def resumed(*iterations: int | None) -> list[Check]:
+    def resumed(*iterations):
         loads = tuple(
             CheckpointTiming(kind="load", iteration=number, started_at=1.0, duration_s=0.1)
             for number in iterations
@@ -403,7 +391,7 @@ def test_a_load_by_name_is_judged_by_its_load_lines_alone(make_result: MakeResul
     ]
 
 
-def test_of_a_run_by_name_nothing_is_asked_that_the_trainer_alone_records(make_result: MakeResult) -> None:
+def test_of_a_run_by_name_nothing_is_asked_that_the_trainer_alone_records(make_result):
     """Megatron-Bridge does not record its start, its end, or how ranks were bound."""
     result = make_result()
     run = run_of().model_copy(update={"performance": Performance(ranks_per_numa_node=2, vboost=True)})
@@ -413,7 +401,7 @@ def test_of_a_run_by_name_nothing_is_asked_that_the_trainer_alone_records(make_r
     ]
 
 
-def test_a_noisy_window_is_a_warning_and_counts(make_result: MakeResult) -> None:
+def test_a_noisy_window_is_a_warning_and_counts(make_result):
     verdict = judged(make_result(step_times=[0.4, 0.9] * 10))
 
     assert verdict.valid
@@ -422,9 +410,7 @@ def test_a_noisy_window_is_a_warning_and_counts(make_result: MakeResult) -> None
 
 
 @pytest.mark.parametrize(("factor", "warned"), [(1.099, False), (1.101, True), (0.899, True)])
-def test_a_wall_time_apart_from_the_step_time_is_a_warning(
-    make_result: MakeResult, factor: float, *, warned: bool
-) -> None:
+def test_a_wall_time_apart_from_the_step_time_is_a_warning(make_result, factor, *, warned):
     """Only steps in the window count. The warning has both times."""
     result = make_result(step_times=[0.4] * 20)
     steps = tuple(
@@ -447,7 +433,7 @@ def test_a_wall_time_apart_from_the_step_time_is_a_warning(
 
 
 @pytest.mark.parametrize(("steps", "asked"), [(1, False), (2, True)])
-def test_the_spread_is_that_of_the_window_alone(make_result: MakeResult, steps: int, *, asked: bool) -> None:
+def test_the_spread_is_that_of_the_window_alone(make_result, steps, *, asked):
     """One step has no spread; steps before and after the window may take any time."""
     result = make_result(step_times=[9.0, 0.1] * 5 + [0.4, 0.42] + [9.0, 0.1] * 4)
     run = result.run.model_copy(update={"window": Window(first=10, last=9 + steps)})
@@ -460,9 +446,7 @@ def test_the_spread_is_that_of_the_window_alone(make_result: MakeResult, steps: 
         assert "at most 30 % of their mean, 0.123 s." in checks["step_times_steady"].message
 
 
-def test_thresholds_come_from_a_strict_file(
-    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thresholds_come_from_a_strict_file(make_result, tmp_path, monkeypatch):
     result = make_result()
     folder = tmp_path / "expectations"
     folder.mkdir()
@@ -480,17 +464,17 @@ def test_thresholds_come_from_a_strict_file(
 
 
 def test_great_expectations_leaves_nothing_behind(
-    tmp_path: Path,
-    make_result: MakeResult,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path,
+    make_result,
+    monkeypatch,
+    capfd,
+):
     """It leaves no file in the working, home or temporary folder, prints and logs nothing, uses no network.
 
     Nor does it read anything there, such as a user's own project.
     """
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise AssertionError("no network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
@@ -511,17 +495,17 @@ def test_great_expectations_leaves_nothing_behind(
     assert [logger.level for logger in of_library] == [logging.WARNING] * 2
 
 
-def by_name(verdict: Verdict) -> dict[str, Check]:
+def by_name(verdict):
     return {check.name: check for check in verdict.checks}
 
 
 def test_a_run_without_the_binding_and_vboost_of_its_publication_counts_with_a_warning(
-    make_result: MakeResult,
-) -> None:
+    make_result,
+):
     result = make_result(gpus=4)
     published = result.run.model_copy(update={"performance": Performance(ranks_per_numa_node=2, vboost=True)})
 
-    def warned(run: Run, launch: dict[str, Any] | None) -> list[str]:
+    def warned(run, launch):
         started = {**(result.log.started or {}), **({} if launch is None else {"launch": launch})}
         log = result.log.model_copy(update={"started": started})
         verdict = validate(run, result.status, log, result.measurement)
@@ -545,7 +529,7 @@ BY_SOCKETS = Network(names=("Socket",), nodes=2, socket_nodes=("gb-016", "gb-017
 HOLDS = "NCCL connects the nodes by InfiniBand"
 
 
-def on_nodes(result: Result, network: Network | None, nodes: tuple[str, ...]) -> FinishedRun:
+def on_nodes(result, network, nodes):
     """Return the run on GPUs of a cluster with a fabric."""
     recipe = result.run.recipe.model_copy(update={"gpu_type": "h100"})
     run, log = (
@@ -576,14 +560,14 @@ def on_nodes(result: Result, network: Network | None, nodes: tuple[str, ...]) ->
     ],
 )
 def test_a_fallback_to_sockets_is_named_where_the_cluster_has_a_fabric(
-    make_result: MakeResult, network: Network | None, passed: bool, severity: str, message: str
-) -> None:
+    make_result, network, passed, severity, message
+):
     (check,) = fabric_used(on_nodes(make_result(), network, ("gb-016", "gb-017")))
     assert (check.name, check.passed, check.severity) == ("fabric_used", passed, severity)
     assert check.message == message
 
 
-def test_no_fabric_is_missed_on_one_node_or_where_none_is_named(make_result: MakeResult) -> None:
+def test_no_fabric_is_missed_on_one_node_or_where_none_is_named(make_result):
     on_two = on_nodes(make_result(), BY_SOCKETS, ("gb-016", "gb-017"))
     on_one = on_nodes(make_result(), BY_SOCKETS, ("gb-016",))
     assert not [*fabric_used(on_two._replace(fabric=None)), *fabric_used(on_one)]

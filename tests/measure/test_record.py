@@ -2,38 +2,33 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from steptime.errors import UserError
 from steptime.measure.record import format_record, make_record, with_script
 from steptime.recipes.request import PlanRequest
-from steptime.store.run_models import Result, Submission
+from steptime.store.run_models import Submission
 from steptime.store.run_records import RunRecord, measured_result, parse_record
-
-MakeResult = Callable[..., Result]
 
 
 class Files:
     """A stand-in for a cluster that has files."""
 
-    def __init__(self, files: dict[str, bytes]) -> None:
+    def __init__(self, files):
         self.files = files
 
-    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+    async def read(self, path, offset=0, limit=1 << 20):
         return self.files.get(path, b"")[offset : offset + min(limit, 10)]
 
 
-def record_of(result: Result, **replaced: Any) -> dict[str, Any]:
+def record_of(result, **replaced):
     parts = {name: replaced.pop(name) for name in Submission.model_fields if name in replaced}
     ran = {"submitted": result.submitted.model_copy(update=parts), "status": result.status, "log": result.log}
-    record: dict[str, Any] = json.loads(make_record(**{**ran, **replaced}))
-    return record
+    return json.loads(make_record(**{**ran, **replaced}))
 
 
-def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResult) -> None:
+def test_a_record_has_all_that_was_planned_staged_and_run(make_result):
     result = make_result(environment={"NCCL_DEBUG": "INFO"})
 
     request = PlanRequest(workload="llama3.1", environment={"PLACE": "Zürich"})
@@ -56,7 +51,7 @@ def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResul
     assert record.earlier_attempts == ()
 
 
-def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_result: MakeResult) -> None:
+def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_result):
     result = make_result()
     launch = {"numa_bound_ranks": 2, "vboost": False}
     parsed = {"refused": [], "nodes": [{"node": "n1", "faults": [], "matmul_tflops": 650.5}]}
@@ -73,9 +68,9 @@ def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_re
     assert RunRecord.model_validate(without).node_check is None
 
 
-def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(make_result: MakeResult) -> None:
+def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(make_result):
     submitted = make_result().submitted
-    cluster: Any = Files({f"{submitted.job.directory}/job.sh": b"#!/bin/bash\necho \xff\n"})
+    cluster = Files({f"{submitted.job.directory}/job.sh": b"#!/bin/bash\necho \xff\n"})
     with_it = asyncio.run(with_script(cluster, submitted))
     assert with_it.provenance.script == "#!/bin/bash\necho \ufffd\n"
     assert (
@@ -83,7 +78,7 @@ def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(make_result: Make
     )
 
 
-def test_a_damaged_record_is_parsed_as_none(make_result: MakeResult) -> None:
+def test_a_damaged_record_is_parsed_as_none(make_result):
     result = make_result()
     parsed = parse_record(result.record)
     assert parsed is not None

@@ -1,7 +1,6 @@
 """The request of one run of a plan, and the command that asks for it again."""
 
 import shlex
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +21,7 @@ from steptime.recipes.request import PlanRequest
         {"workload": "llama3.1", "size": "70b", "cuda_graphs": True, "tp_comm_overlap": False},
     ],
 )
-def test_the_command_to_repeat_a_run_plans_that_run(options: dict[str, Any]) -> None:
+def test_the_command_to_repeat_a_run_plans_that_run(options):
     for run in plan(PlanRequest.model_validate(options)).all_runs:
         command = repeat_command(run, make_request(run, options))
 
@@ -33,13 +32,13 @@ def test_the_command_to_repeat_a_run_plans_that_run(options: dict[str, Any]) -> 
         assert run.experiment in listed.stdout
 
 
-def test_a_run_beside_a_checkpoint_is_repeated_without_one() -> None:
+def test_a_run_beside_a_checkpoint_is_repeated_without_one():
     options = {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True}
     for run in plan(PlanRequest.model_validate(options)).runs:
         assert [again.experiment for again in plan(make_request(run, options)).all_runs] == [run.experiment]
 
 
-def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None:
+def test_one_run_of_several_is_asked_for_once_with_its_own_environment():
     options = {"workload": "llama3.1", "gpus": "2", "repeats": 3, "environment": {"A": "1"}}
     run = plan(PlanRequest.model_validate(options)).runs[0].model_copy(update={"environment": {"A": "2"}})
 
@@ -50,7 +49,7 @@ def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None
     assert repeat_command(repeated, request) == repeat_command(run, request) is not None
 
 
-def test_a_run_that_no_recipe_gives_has_no_command() -> None:
+def test_a_run_that_no_recipe_gives_has_no_command():
     options = {"workload": "llama3.1", "gpus": "2"}
     (run,) = plan(PlanRequest.model_validate(options)).runs
     request = make_request(run, options)
@@ -62,7 +61,7 @@ def test_a_run_that_no_recipe_gives_has_no_command() -> None:
     assert repeat_command(changed, request) is None
 
 
-def test_a_run_of_a_dag_whose_params_name_no_workload_has_a_request() -> None:
+def test_a_run_of_a_dag_whose_params_name_no_workload_has_a_request():
     (run,) = plan(PlanRequest(workload="llama3.1", gpus="2")).runs
     assert make_request(run, {}).workload == "llama3.1-25.04"
     assert repeat_command(run, make_request(run, {})) == repeat_command(
@@ -84,7 +83,7 @@ COMMANDS = {
 }
 
 
-def test_a_command_names_what_may_change_and_leaves_out_what_is_the_default() -> None:
+def test_a_command_names_what_may_change_and_leaves_out_what_is_the_default():
     for command, options in COMMANDS.items():
         request = {"workload": "llama3.1", **options}
         run = plan(PlanRequest.model_validate(request)).runs[-1 if "size" not in request else 0]

@@ -1,9 +1,6 @@
 """Result rows for readers: table columns and notes."""
 
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -19,18 +16,15 @@ from steptime.measure.report import (
 )
 from steptime.recipes.models import Mode
 from steptime.store.columns import COLUMNS
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
-StoredRows = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def stored_rows(tmp_path: Path) -> StoredRows:
+def stored_rows(tmp_path):
     """Return a function that stores results and returns their rows."""
 
-    def store_all(*results: Result) -> list[dict[str, Any]]:
+    def store_all(*results):
         store = Store(f"sqlite:///{tmp_path / 's.db'}")
         for result in results:
             stored.write(store, result)
@@ -39,11 +33,11 @@ def stored_rows(tmp_path: Path) -> StoredRows:
     return store_all
 
 
-def flat(result_times: float, **changes: Any) -> dict[str, Any]:
+def flat(result_times, **changes):
     return {"step_times": [result_times] * 20, **changes}
 
 
-def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: MakeResult) -> None:
+def test_what_all_runs_share_is_said_once(stored_rows, make_result):
     rows = stored_rows(make_result("one", gpus=1, **flat(0.2)), make_result("two", gpus=2, **flat(0.25)))
 
     columns, title = choose_columns(rows)
@@ -64,7 +58,7 @@ def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: 
     ]
 
 
-def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeResult) -> None:
+def test_what_differs_gets_a_column(stored_rows, make_result):
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
     rows = stored_rows(
         make_result("one", max_steps=10, gpus=1),
@@ -91,7 +85,7 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     assert choose_columns([]) == ([], "")
 
 
-def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:
+def test_reasons_and_warnings_are_told(stored_rows, make_result):
     broken = Check(name="x", passed=False, message="Expected A, but found B.")
     odd = Check(name="y", passed=False, severity="warning", message="It is odd.")
     rows = stored_rows(
@@ -112,7 +106,7 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
     }
 
 
-def test_totals_of_rows_count_what_is_known() -> None:
+def test_totals_of_rows_count_what_is_known():
     rows = [
         {"state": "valid", "gpu_hours": 1.5, "queue_wait_s": 10.0},
         {"state": "rejected", "gpu_hours": 0.5, "queue_wait_s": 30.0},
@@ -123,14 +117,14 @@ def test_totals_of_rows_count_what_is_known() -> None:
     assert Totals(1, 0, 99.96, 3.0, None).sentence == "1 run · 100 GPU-hours"
 
 
-def test_csv_has_a_line_of_names_and_a_line_for_each_row() -> None:
-    rows: list[dict[str, Any]] = [{"a": 0, "b": None}, {"a": 1, "b": 'x, "y"'}]
+def test_csv_has_a_line_of_names_and_a_line_for_each_row():
+    rows = [{"a": 0, "b": None}, {"a": 1, "b": 'x, "y"'}]
     assert csv_text(rows, ["b", "a", "c"]) == 'b,a,c\n,0,\n"x, ""y""",1,\n'
     assert csv_text([], ["a"]) == "a\n"
     assert csv_text([{"a": "\x1b[2J\r1\n2"}], ["a"]) == 'a\n"\\x1b[2J\\r1\n2"\n'
 
 
-def test_the_cluster_that_cost_most_is_named_first() -> None:
+def test_the_cluster_that_cost_most_is_named_first():
     rows = [
         {"cluster": "east", "gpu_hours": 20.0, "state": "valid"},
         {"cluster": "west", "gpu_hours": 1024.0, "state": "valid"},
@@ -143,7 +137,7 @@ def test_the_cluster_that_cost_most_is_named_first() -> None:
     assert describe_cost([], []) == ""
 
 
-def test_times_are_those_of_the_readers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_those_of_the_readers_clock(monkeypatch):
     [submitted] = [column for column in COLUMNS if column.name == "submitted_at"]
     for zone, shown in (("Asia/Tokyo", "23:26"), ("America/St_Johns", "11:56")):
         with monkeypatch.context() as there:

@@ -2,9 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from stored import publish
@@ -14,13 +11,10 @@ from steptime.cli import app
 from steptime.judging.node import describe_node
 from steptime.logs.training_log import TrainingLog
 from steptime.measure.stragglers import rank_times
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 
-
-def record(seconds: Sequence[float], *, nodes: int = 1, groups: int = 1) -> dict[str, Any]:
+def record(seconds, *, nodes=1, groups=1):
     """Return the trainer's record of ranks that are spread evenly over nodes and pipeline stages."""
     ranks = len(seconds)
     return {
@@ -33,28 +27,26 @@ def record(seconds: Sequence[float], *, nodes: int = 1, groups: int = 1) -> dict
     }
 
 
-def times(
-    ranks: int, seed: int, *, spread: float = 0.01, slow: Collection[int] = (), by: float = 0.0
-) -> list[float]:
+def times(ranks, seed, *, spread=0.01, slow=(), by=0.0):
     """Return the seconds of each rank: a normal spread, and some ranks that take longer."""
     rng = random.Random(seed)  # noqa: S311
     return [0.2 * (1 + rng.gauss(0, spread)) * (1 + by * (rank in slow)) for rank in range(ranks)]
 
 
-def named(told: dict[str, Any]) -> list[str]:
+def named(told):
     times_of_ranks = rank_times(told)
     assert times_of_ranks is not None
     return [straggler.name for straggler in times_of_ranks.stragglers]
 
 
-def test_how_far_ranks_are_apart() -> None:
+def test_how_far_ranks_are_apart():
     told = rank_times(record([0.2, 0.19, 0.2, 0.202, 0.2, 0.212, 0.2, 0.198], nodes=2))
     assert told is not None
     assert told.summary == ("-5.0 to +6.0 % from the median of 8 ranks in 3 steps, slowest rank 5 on gb-001")
 
 
 @pytest.mark.parametrize("ranks", [4, 8])
-def test_a_slow_rank_is_named_with_its_ratio_and_interval(ranks: int) -> None:
+def test_a_slow_rank_is_named_with_its_ratio_and_interval(ranks):
     inside = 0
     for seed in range(50):
         times_of_ranks = rank_times(record(times(ranks, seed, slow=(2,), by=0.2)))
@@ -68,26 +60,26 @@ def test_a_slow_rank_is_named_with_its_ratio_and_interval(ranks: int) -> None:
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(4, 1), (8, 1), (16, 2), (64, 8)])
 @pytest.mark.parametrize("spread", [0.003, 0.01, 0.02])
-def test_alike_ranks_are_hardly_ever_named(ranks: int, nodes: int, spread: float) -> None:
+def test_alike_ranks_are_hardly_ever_named(ranks, nodes, spread):
     runs = [named(record(times(ranks, seed, spread=spread), nodes=nodes)) for seed in range(100)]
     assert sum(map(bool, runs)) <= 2
 
 
 @pytest.mark.parametrize("nodes", [2, 8])
-def test_a_node_whose_ranks_are_all_slow_is_named_once(nodes: int) -> None:
+def test_a_node_whose_ranks_are_all_slow_is_named_once(nodes):
     for seed in range(20):
         told = record(times(8 * nodes, seed, spread=0.005, slow=range(8, 16), by=0.06), nodes=nodes)
         assert named(told) == ["node gb-001: ranks"]
 
 
-def test_one_slow_rank_makes_no_slow_node() -> None:
+def test_one_slow_rank_makes_no_slow_node():
     assert named(record(times(16, 1, slow=(13,), by=0.8), nodes=2)) == ["rank 13 on gb-001"]
     assert named(record(times(4, 1, slow=(3,), by=0.8), nodes=2)) == ["rank 3 on gb-001"]
     two = record(times(16, 1, slow=(3, 9), by=0.3))
     assert set(named(two)) == {"rank 3 on gb-000", "rank 9 on gb-000"}, "neither hides the other"
 
 
-def test_stages_with_other_layers_are_not_compared() -> None:
+def test_stages_with_other_layers_are_not_compared():
     stages = [second * (1 if rank < 4 else 3) for rank, second in enumerate(times(8, 1))]
     assert named(record(stages, groups=2)) == []
     assert named(record(stages, groups=1)) == []  # half of all ranks are no stragglers
@@ -99,14 +91,14 @@ def test_stages_with_other_layers_are_not_compared() -> None:
 @pytest.mark.parametrize(
     "broken", [{"seconds": [1.0]}, {"seconds": [1, 1, 1, 0]}, {"node": [0, 0, 0, 7]}, {"nodes": 3}]
 )
-def test_a_broken_record_is_left_out(broken: dict[str, Any]) -> None:
+def test_a_broken_record_is_left_out(broken):
     assert rank_times(record([1, 1, 1, 2]) | broken) is None
     assert rank_times(None) is None
 
 
 def test_a_straggler_stands_in_the_verdict_with_the_run_and_on_the_page_of_its_node(
-    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, make_result, monkeypatch
+):
     store = Store(f"sqlite:///{tmp_path / 'steptime.db'}")
     slow = record(times(16, 1, spread=0.003, slow=range(8), by=0.06), nodes=2)
     result = make_result("job-1")
@@ -125,5 +117,5 @@ def test_a_straggler_stands_in_the_verdict_with_the_run_and_on_the_page_of_its_n
     assert "from the median of 16 ranks in 3 steps, slowest rank " in shown.stdout
 
 
-def _with_nodes(text: str, nodes: list[str]) -> str:
+def _with_nodes(text, nodes):
     return json.dumps(json.loads(text) | {"nodes": nodes})

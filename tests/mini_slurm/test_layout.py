@@ -15,7 +15,7 @@ SHORT = Path("/srv/steptime")
 LONG = "a home with blanks/" + "and a very long name, " * 6
 
 
-def test_a_long_home_is_reached_by_a_short_link(tmp_path: Path) -> None:
+def test_a_long_home_is_reached_by_a_short_link(tmp_path):
     home = tmp_path / LONG
     layouts.prepare(home)
     layout = layouts.choose(home)
@@ -31,7 +31,7 @@ def test_a_long_home_is_reached_by_a_short_link(tmp_path: Path) -> None:
     assert not layouts.leads_home(home, layout)
 
 
-def test_a_link_that_was_turned_elsewhere_is_not_believed_and_not_removed(tmp_path: Path) -> None:
+def test_a_link_that_was_turned_elsewhere_is_not_believed_and_not_removed(tmp_path):
     home = tmp_path / LONG
     layouts.prepare(home)
     layout = layouts.choose(home)
@@ -44,9 +44,7 @@ def test_a_link_that_was_turned_elsewhere_is_not_believed_and_not_removed(tmp_pa
     layout.root.parent.rmdir()
 
 
-def test_a_link_in_another_users_folder_is_not_believed_and_not_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_in_another_users_folder_is_not_believed_and_not_removed(tmp_path, monkeypatch):
     """The folder's owner could point the link elsewhere."""
     home = tmp_path / LONG
     layouts.prepare(home)
@@ -61,7 +59,7 @@ def test_a_link_in_another_users_folder_is_not_believed_and_not_removed(
     assert not layout.root.parent.exists()
 
 
-def test_ports_are_the_same_for_a_home_unless_somebody_has_one() -> None:
+def test_ports_are_the_same_for_a_home_unless_somebody_has_one():
     first = layouts.choose(SHORT).ports
     assert layouts.choose(SHORT).ports == first
     with socket.create_server(("127.0.0.1", first.slurmd("node5"))):
@@ -71,9 +69,7 @@ def test_ports_are_the_same_for_a_home_unless_somebody_has_one() -> None:
     assert max(second.by_daemon().values()) < 32768, "below the ports that the kernel hands out"
 
 
-def test_missing_packages_are_told_with_the_command_that_installs_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_are_told_with_the_command_that_installs_them(tmp_path, monkeypatch):
     for name in ("munged", "sshd", "ssh", "ssh-keygen", "sbatch"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setattr(layouts, "search_path", lambda: str(tmp_path))
@@ -86,14 +82,14 @@ def test_missing_packages_are_told_with_the_command_that_installs_them(
         layouts.program("munged")
 
 
-def test_the_clusters_python_is_that_of_steptime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clusters_python_is_that_of_steptime(monkeypatch):
     """Debian's own cannot make environments without a further package, and Ubuntu's is of another version."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     assert layouts.program(name) == str(Path(sys.executable).parent / name)
 
 
-def test_the_files_of_its_daemons_are_as_reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_its_daemons_are_as_reviewed(tmp_path, monkeypatch):
     """After an intended change, rewrite them with STEPTIME_UPDATE_GOLDEN=1 and review `git diff`."""
     home = tmp_path / "a home with blanks"
     layouts.prepare(home)

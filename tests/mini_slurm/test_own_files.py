@@ -14,19 +14,19 @@ from steptime.mini_slurm.layout import SlurmLayout
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> SlurmLayout:
+def layout(tmp_path):
     ports = layouts.choose(Path("/srv/steptime")).ports
     return SlurmLayout(root=tmp_path / "slurm", ports=ports)
 
 
-def written_keys(layout: SlurmLayout) -> dict[str, bytes]:
+def written_keys(layout):
     for folder in ("etc", "ssh"):
         (layout.root / folder).mkdir(parents=True, exist_ok=True)
     write_all(layout)
     return {path.name: path.read_bytes() for path in (layout.root / "ssh").iterdir()}
 
 
-def test_a_key_is_kept_unless_a_half_of_it_is_lost(layout: SlurmLayout) -> None:
+def test_a_key_is_kept_unless_a_half_of_it_is_lost(layout):
     first = written_keys(layout)
     assert written_keys(layout) == first
     (layout.root / "ssh/id").unlink()
@@ -40,10 +40,8 @@ def test_a_key_is_kept_unless_a_half_of_it_is_lost(layout: SlurmLayout) -> None:
 
 
 @pytest.mark.parametrize("odd", ['/opt/a "quoted" folder', "/opt/back\\slash"])
-def test_a_variable_that_sshd_could_not_read_is_left_out(
-    layout: SlurmLayout, monkeypatch: pytest.MonkeyPatch, odd: str
-) -> None:
-    def of_login() -> set[str]:
+def test_a_variable_that_sshd_could_not_read_is_left_out(layout, monkeypatch, odd):
+    def of_login():
         written_keys(layout)
         [line] = re.findall("^SetEnv (.*)$", (layout.root / "etc/sshd_config").read_text(), re.MULTILINE)
         return set(re.findall(r'"(\w+)=[^"\\]*"', line))
@@ -55,10 +53,8 @@ def test_a_variable_that_sshd_could_not_read_is_left_out(
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_a_daemon_that_starts_a_child_is_the_older_one(
-    layout: SlurmLayout, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
-) -> None:
-    def process(number: int) -> SimpleNamespace:
+def test_a_daemon_that_starts_a_child_is_the_older_one(layout, monkeypatch, order):
+    def process(number):
         command = ["slurmctld", "-f", str(layout.slurm_conf)]
         return SimpleNamespace(
             pid=number,
@@ -82,10 +78,8 @@ def test_a_daemon_that_starts_a_child_is_the_older_one(
         ),
     ],
 )
-def test_up_starts_what_does_not_run_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: set[str], done: list[str]
-) -> None:
-    did: list[str] = []
+def test_up_starts_what_does_not_run_and_nothing_else(tmp_path, monkeypatch, dead, done):
+    did = []
     for name in ("wait_until_ready", "install_database", "add_cluster", "wait_for_nodes"):
         monkeypatch.setattr(daemons, name, lambda *_: None)
     monkeypatch.setattr(daemons, "start", lambda _, daemon: did.append(daemon))

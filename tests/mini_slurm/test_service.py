@@ -5,15 +5,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 
 import psutil
 import pytest
 import slurm_faults
-from slurm_service import MiniSlurm
 
 from steptime.mini_slurm import daemons, processes, service
 from steptime.mini_slurm.layout import HOST_ALIAS, login_command
@@ -21,32 +18,32 @@ from steptime.mini_slurm.layout import HOST_ALIAS, login_command
 pytestmark = pytest.mark.slurm
 
 
-def eventually(condition: Callable[[], bool], what: str, *, within_s: float = 90) -> None:
+def eventually(condition, what, *, within_s=90):
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.1)
 
 
-def quiet(_phase: str) -> None:
+def quiet(_phase):
     pass
 
 
-def submit(slurm: MiniSlurm, script: str, *options: str) -> str:
+def submit(slurm, script, *options):
     """Submit a job as a user does, through ssh with the script on stdin; return its id."""
     return slurm.ssh("sbatch", "--parsable", *options, stdin=f"#!/bin/bash\n{script}\n").strip()
 
 
-def accounted(slurm: MiniSlurm, job: str) -> str:
+def accounted(slurm, job):
     """Return the state and exit code of a job in the accounting."""
     return slurm.command("sacct", "-XnP", "-j", job, "-o", "State,ExitCode").strip()
 
 
 @contextmanager
-def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
+def idle_login(slurm):
     """Yield the ssh client of a login that runs nothing."""
 
-    def pids() -> set[int]:
+    def pids():
         return {process.pid for process in processes.logins(slurm.layout)}
 
     before = pids()
@@ -60,7 +57,7 @@ def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def idle_process(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def idle_process(environment):
     """Yield a process that waits, with this environment, as a leader of its own session."""
     with subprocess.Popen(["/bin/sleep", "600"], env=environment, start_new_session=True) as process:
         try:
@@ -69,15 +66,13 @@ def idle_process(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes
             process.kill()
 
 
-def booted(slurm: MiniSlurm, node: str) -> float:
+def booted(slurm, node):
     """Return the boot time of a node in Slurm's view, in unix seconds."""
     told = slurm.command("scontrol", "show", "node", node)
     return datetime.fromisoformat(told.partition("BootTime=")[2].split()[0]).timestamp()
 
 
-def test_a_job_that_is_submitted_by_ssh_runs_on_stand_in_gpus_and_is_accounted(
-    mini_slurm: MiniSlurm, tmp_path: Path
-) -> None:
+def test_a_job_that_is_submitted_by_ssh_runs_on_stand_in_gpus_and_is_accounted(mini_slurm, tmp_path):
     output = tmp_path / "job.out"
     script = "srun bash -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'; exit 3"
     job = submit(mini_slurm, script, "--nodes=2", "--gres=gpu:8", "--exclusive", f"--output={output}")
@@ -86,14 +81,14 @@ def test_a_job_that_is_submitted_by_ssh_runs_on_stand_in_gpus_and_is_accounted(
     assert sorted(said) == [f"node{number} 0,1,2,3,4,5,6,7" for number in (1, 2)]
 
 
-def test_keys_and_passwords_are_their_owners_alone(mini_slurm: MiniSlurm) -> None:
+def test_keys_and_passwords_are_their_owners_alone(mini_slurm):
     root = mini_slurm.layout.root
     assert (root / "etc/munge.key").stat().st_mode & 0o777 == 0o400
     secret = [*(root / "etc").iterdir(), root / "ssh/id", root / "ssh/host"]
     assert {path.name: oct(mode) for path in secret if (mode := path.stat().st_mode & 0o077)} == {}
 
 
-def test_a_step_on_two_nodes_meets_through_pmix(mini_slurm: MiniSlurm) -> None:
+def test_a_step_on_two_nodes_meets_through_pmix(mini_slurm):
     """The nodes share a host, on which PMIx would use the same folder for a step's ranks on each."""
     assert "pmix" in mini_slurm.command("srun", "--mpi=list"), "apt-get install libpmix-dev"
     step = ("srun", "--mpi=pmix", "--nodes=2", "--ntasks=2", "sh", "-c", "echo $SLURMD_NODENAME $PMIX_RANK")
@@ -113,7 +108,7 @@ int slurm_spank_task_init(void *task, int, char **arguments) {{
 
 
 @pytest.fixture
-def plugin(mini_slurm: MiniSlurm, tmp_path: Path) -> Iterator[Path]:
+def plugin(mini_slurm, tmp_path):
     """Yield a SPANK plugin for this Slurm, which sets a variable of steps to its argument."""
     release = mini_slurm.command("sinfo", "--version").split()[1]
     version = int.from_bytes(bytes(map(int, release.split(".")[:3])))
@@ -124,8 +119,8 @@ def plugin(mini_slurm: MiniSlurm, tmp_path: Path) -> Iterator[Path]:
     service.up(mini_slurm.home, quiet, plugstack="")
 
 
-def test_plugins_are_told_to_running_nodes_kept_and_taken_back(mini_slurm: MiniSlurm, plugin: Path) -> None:
-    def greeting() -> str:
+def test_plugins_are_told_to_running_nodes_kept_and_taken_back(mini_slurm, plugin):
+    def greeting():
         return mini_slurm.ssh("srun", "sh", "-c", "echo $GREETING").strip()
 
     job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
@@ -144,7 +139,7 @@ def test_plugins_are_told_to_running_nodes_kept_and_taken_back(mini_slurm: MiniS
     assert greeting() == ""
 
 
-def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> None:
+def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm):
     job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
     eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
     before = booted(mini_slurm, "node1")
@@ -166,7 +161,7 @@ def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> Non
 
 
 @pytest.mark.exhaustive
-def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slurm: MiniSlurm) -> None:
+def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slurm):
     """Slurm then ends those of the earlier jobs that have run for 15 s or more."""
     submit(mini_slurm, "sleep 300", "--output=/dev/null")
     eventually(lambda: len(processes.node_processes(mini_slurm.layout)["node1"]) >= 3, "the job runs")
@@ -177,11 +172,11 @@ def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slur
     assert booted(mini_slurm, "node1") >= cut
 
 
-def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlurm) -> None:
+def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm):
     before = mini_slurm.layout.ports
     slurm_faults.stop_daemon(mini_slurm.home, "slurmctld")
     with socket.create_server(("127.0.0.1", before.slurmctld)):
-        phases: list[str] = []
+        phases = []
         service.up(mini_slurm.home, phases.append)
     assert f"port {before.slurmctld} is taken by another program; choosing others" in phases
     assert not set(before.by_daemon().values()) & set(mini_slurm.layout.ports.by_daemon().values())
@@ -189,8 +184,8 @@ def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlu
     assert mini_slurm.ssh("sinfo", "-h", "-o", "%D", "-p", "batch").strip() == "8"
 
 
-def test_batch_takes_nodes_from_the_two_other_partitions(mini_slurm: MiniSlurm) -> None:
-    def submit_to(partition: str, nodes: int) -> str:
+def test_batch_takes_nodes_from_the_two_other_partitions(mini_slurm):
+    def submit_to(partition, nodes):
         return submit(
             mini_slurm, "sleep 300", f"-N{nodes}", "--exclusive", "-p", partition, "-o", "/dev/null"
         )
@@ -203,7 +198,7 @@ def test_batch_takes_nodes_from_the_two_other_partitions(mini_slurm: MiniSlurm) 
     eventually(lambda: accounted(mini_slurm, requeued) == "PENDING|0:0", "the one that is queued again")
 
 
-def test_a_shell_that_only_asks_this_slurm_is_none_of_its_processes(mini_slurm: MiniSlurm) -> None:
+def test_a_shell_that_only_asks_this_slurm_is_none_of_its_processes(mini_slurm):
     """Whoever types squeue here has SLURM_CONF set, as the jobs have; a job has its node's name, too."""
     given = {**os.environ, "SLURM_CONF": str(mini_slurm.layout.slurm_conf)}
     given.pop("SLURMD_NODENAME", None)
@@ -215,10 +210,10 @@ def test_a_shell_that_only_asks_this_slurm_is_none_of_its_processes(mini_slurm: 
         assert (shell.pid in ids, job.pid in ids) == (False, True)
 
 
-def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_slurm: MiniSlurm) -> None:
+def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_slurm):
     seconds = str(100_000 + os.getpid())
 
-    def sleepers() -> list[psutil.Process]:
+    def sleepers():
         return [
             process
             for process in psutil.process_iter(["cmdline"])
@@ -264,7 +259,7 @@ finally:
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give this test a host name and an /etc/hosts")
-def test_it_starts_where_the_host_name_is_not_127_0_0_1(tmp_path: Path) -> None:
+def test_it_starts_where_the_host_name_is_not_127_0_0_1(tmp_path):
     """Debian's installer writes 127.0.1.1, a container has its own address; no other is listened on."""
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n127.0.1.1 myhost\n")

@@ -3,9 +3,7 @@
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,20 +15,17 @@ from ..airflow import airflow_home  # noqa: F401, TID252 (before anything import
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # caused by Airflow's own imports
-    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.api_fastapi.core_api import security
     from airflow.api_fastapi.core_api.security import get_user
 
-from browser import Watched, chromium, watched_page
-from fastapi import FastAPI
+from browser import chromium, watched_page
 from pages.framed import airflow_around
-from playwright.sync_api import Browser, Page
-from sixty_cells import SEEDS, SWEEP_DAG, Stores, StoresOf
+from sixty_cells import SEEDS, SWEEP_DAG
 
 from steptime.pages.server import app as web
 from steptime.pages.server import permissions
 from steptime.recipes.models import Mode
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
 
@@ -41,24 +36,22 @@ class AuthManager:
     readable: set[str] = field(default_factory=lambda: {"steptime_llama3.1-25.04"})
     editable: set[str] = field(default_factory=lambda: {"steptime_llama3.1-25.04"})
 
-    def get_authorized_dag_ids(self, *, user: object, method: str) -> set[str]:
+    def get_authorized_dag_ids(self, *, user, method):
         assert method == "GET"
         return self.readable
 
-    def is_authorized_dag(
-        self, *, method: str, access_entity: DagAccessEntity, details: DagDetails, user: object
-    ) -> bool:
+    def is_authorized_dag(self, *, method, access_entity, details, user):
         assert (method, access_entity) == ("PUT", DagAccessEntity.RUN)
         assert details.team_name == _team(str(details.id))
         return details.id is None or details.id in self.editable  # no id asks for any DAG
 
 
-def _team(dag_id: str) -> str:
+def _team(dag_id):
     return f"the team of {dag_id}"
 
 
 @pytest.fixture
-def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
+def auth_manager(monkeypatch):
     manager = AuthManager()
     monkeypatch.setattr(permissions, "get_auth_manager", lambda: manager)
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
@@ -67,7 +60,7 @@ def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path, monkeypatch):
     """Return the metrics store that the pages read, which is empty."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
@@ -75,9 +68,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def half_year(
-    sixty_cells: StoresOf, store: Store, auth_manager: AuthManager, monkeypatch: pytest.MonkeyPatch
-) -> Stores:
+def half_year(sixty_cells, store, auth_manager, monkeypatch):
     """Let the pages read the half year of 60 cells with planted changes, and the user the sweep's DAG."""
     stores = sixty_cells(SEEDS[0])
     monkeypatch.setenv("STEPTIME_STORE_URL", stores.planted)
@@ -88,26 +79,26 @@ def half_year(
 
 @pytest.fixture
 def pages(
-    application: FastAPI,
-    auth_manager: AuthManager,
-    store: Store,
-) -> FastAPI:
+    application,
+    auth_manager,
+    store,
+):
     """Return the pages as a logged-in user gets them."""
     application.dependency_overrides = {get_user: lambda: SimpleNamespace(get_name=lambda: "somebody")}
     return application
 
 
 @pytest.fixture(scope="session")
-def application() -> FastAPI:
+def application():
     """Return the application, made once in 0.1 s of CPU; of a test it keeps only the overrides."""
     return web.create_app()
 
 
 @pytest.fixture
-def publish(store: Store, make_result: Callable[..., Result]) -> Callable[..., Result]:
+def publish(store, make_result):
     """Return a function that stores a result, as valid or as rejected if its verdict says so."""
 
-    def put(job_name: str, **options: object) -> Result:
+    def put(job_name, **options):
         stored.write(store, result := make_result(job_name, **options))
         return result
 
@@ -115,13 +106,13 @@ def publish(store: Store, make_result: Callable[..., Result]) -> Callable[..., R
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[FastAPI], str]]:
+def serve():
     """Yield a function that serves an application at the address it returns, until the test ends."""
     import uvicorn
 
-    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+    running = []
 
-    def start(app: FastAPI) -> str:
+    def start(app):
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -136,18 +127,18 @@ def serve() -> Iterator[Callable[[FastAPI], str]]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     with chromium() as launched:
         yield launched
 
 
 @pytest.fixture
-def site(pages: FastAPI, serve: Callable[[FastAPI], str]) -> str:
+def site(pages, serve):
     return serve(airflow_around(pages))
 
 
 @pytest.fixture
-def watched(browser: Browser, site: str) -> Iterator[Watched]:
+def watched(browser, site):
     with watched_page(browser, site, timezone_id="UTC") as watched:
         yield watched
         assert not watched.foreign
@@ -155,12 +146,12 @@ def watched(browser: Browser, site: str) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def page(watched: Watched) -> Page:
+def page(watched):
     return watched.page
 
 
 @pytest.fixture
-def sweep(publish: Callable[..., Result]) -> None:
+def sweep(publish):
     """Publish a DAG run at 1, 2 and 4 ranks with a checkpoint pair, and an older one of another size."""
     for index, gpus in enumerate((1, 2, 4)):
         publish(f"run-{gpus}", gpus=gpus, dag_run_id="new", map_index=index)

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
-from playwright.sync_api import FrameLocator, Page, expect
+from playwright.sync_api import expect
 
 # What Airflow 3.3 puts around a page of a plugin.
 AIRFLOW = """<!doctype html><html lang="en" class="light"><head><base href="/"><title>Airflow</title>
@@ -33,7 +33,7 @@ TAB = "/dags/steptime_llama3.1-25.04/runs/new/plugin/step-times-of-run?dag_run_i
 """The address of the tab of a DAG run."""
 
 
-def airflow_around(pages: FastAPI) -> FastAPI:
+def airflow_around(pages):
     """Return a site that shows the pages as Airflow does."""
     airflow = FastAPI()
     airflow.mount("/steptime", pages)
@@ -60,14 +60,14 @@ def airflow_around(pages: FastAPI) -> FastAPI:
     return airflow
 
 
-def opened(page: Page, address: str = RUNS) -> FrameLocator:
+def opened(page, address=RUNS):
     page.goto(address)
     frame = page.frame_locator("iframe")
     expect(frame.locator("#summary")).not_to_have_text("Reading the metrics store …")
     return frame
 
 
-def column(frame: FrameLocator, key: str) -> list[str]:
+def column(frame, key):
     """Return the cells of one column, as displayed."""
     index = frame.locator("thead th").evaluate_all(
         "(heads, key) => heads.findIndex((head) => head.dataset.key === key)", key
@@ -76,10 +76,10 @@ def column(frame: FrameLocator, key: str) -> list[str]:
     return frame.locator(f"tbody tr:not(.group) > :nth-child({index + 1})").all_inner_texts()
 
 
-def number(written: str) -> float:
+def number(written):
     return float(written.replace(",", "").replace("−", "-"))
 
 
-def ending(end: str) -> re.Pattern[str]:
+def ending(end):
     """Return a pattern for addresses with this end, which a page may reach some moments later."""
     return re.compile(re.escape(end) + "$")

@@ -5,9 +5,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from browser import Watched
 from pages.framed import NAVIGATION, ending, opened
-from playwright.sync_api import FrameLocator, Page, expect
+from playwright.sync_api import expect
 
 from steptime.measure.record import format_record
 from steptime.store.run_models import Result
@@ -19,7 +18,7 @@ Publish = Callable[..., Result]
 
 
 @pytest.fixture
-def releases(publish: Publish, make_result: Callable[..., Result]) -> None:
+def releases(publish, make_result):
     """Publish runs of seven cells with two images, the newer 5 % slower, and a cell of each image alone."""
     rng = random.Random(2)  # noqa: S311 - step times, not secrets
     for image, level, scales in (("nemo:25.11.01", 1.0, range(8)), ("nemo:26.02.01", 1.05, range(1, 9))):
@@ -32,12 +31,12 @@ def releases(publish: Publish, make_result: Callable[..., Result]) -> None:
                 publish(name, gpus=2**scale, step_times=times, record=format_record(record))
 
 
-def column(frame: FrameLocator, number: int) -> list[str]:
+def column(frame, number):
     return frame.locator(f"#listing tbody tr > :nth-child({number})").all_inner_texts()
 
 
 @pytest.mark.usefixtures("releases")
-def test_two_releases_are_compared_by_a_link_and_by_typing(watched: Watched) -> None:
+def test_two_releases_are_compared_by_a_link_and_by_typing(watched):
     page = watched.page
     frame = opened(page, COMPARE)
     summary = frame.locator("#summary")
@@ -82,7 +81,7 @@ def test_two_releases_are_compared_by_a_link_and_by_typing(watched: Watched) -> 
 @pytest.mark.usefixtures("releases")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1366])
-def test_no_screen_is_too_narrow(page: Page, width: int, scheme: str) -> None:
+def test_no_screen_is_too_narrow(page, width, scheme):
     page.set_viewport_size({"width": width, "height": 860})
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     frame = opened(page, f"{COMPARE}&a=image%3Dnemo%3A25.11.01&b=image%3Dnemo%3A26.02.01")
@@ -93,7 +92,7 @@ def test_no_screen_is_too_narrow(page: Page, width: int, scheme: str) -> None:
     assert frame.locator("#sets input, #sets select, #sets button, #summary").evaluate_all(inside)
 
 
-def test_an_empty_store_offers_only_the_months(watched: Watched) -> None:
+def test_an_empty_store_offers_only_the_months(watched):
     frame = opened(watched.page, COMPARE)
     expect(frame.locator(".ideas a")).to_have_text(["Last 30 days, and the 30 before"])
     frame.locator(".ideas a").click()

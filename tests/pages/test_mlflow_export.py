@@ -4,10 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kept import assert_kept, masked
@@ -53,7 +51,7 @@ print(json.dumps([told, read, {name: run.info.status for name, run in runs().ite
 
 
 @pytest.fixture(scope="module")
-def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def extra(tmp_path_factory):
     """A folder with MLflow's client and what it requires; it is not in this environment's lock file."""
     folder = tmp_path_factory.mktemp("mlflow")
     uv = Path(sys.executable).with_name("uv")
@@ -71,7 +69,7 @@ def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_result_becomes_one_run(make_result: Callable[..., Any], tmp_path: Path, extra: Path) -> None:
+def test_each_result_becomes_one_run(make_result, tmp_path, extra):
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     server = f"sqlite:///{tmp_path / 'mlflow.db'}"
     environment = {
@@ -79,7 +77,7 @@ def test_each_result_becomes_one_run(make_result: Callable[..., Any], tmp_path: 
         **{"STEPTIME_STORE_URL": store.url, "STEPTIME_HOME": str(tmp_path / "home")},
     }
 
-    def python(*argv: str) -> str:
+    def python(*argv):
         done = subprocess.run(
             [sys.executable, *argv], env=environment, capture_output=True, text=True, check=False, timeout=300
         )
@@ -117,25 +115,25 @@ MASKED = {r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d": "TIME"}
 class Tracking:
     """Stands in for MLflow's client and entities: an experiment on a server that gives a run in a page."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.runs: dict[str, Any] = {}
-        self.experiment: Any = None
+    def __init__(self):
+        self.asked = []
+        self.runs = {}
+        self.experiment = None
 
-    def get_experiment_by_name(self, name: str) -> Any:
+    def get_experiment_by_name(self, name):
         return self.experiment
 
-    def create_experiment(self, name: str) -> str:
+    def create_experiment(self, name):
         self.asked.append(f"experiment {name}")
         self.experiment = SimpleNamespace(experiment_id="7")
         return "7"
 
-    def search_runs(self, experiments: list[str], *, max_results: int, page_token: str | None) -> Any:
+    def search_runs(self, experiments, *, max_results, page_token):
         at = int(page_token or 0)
         page = type("Page", (list,), {"token": str(at + 1) if at + 1 < len(self.runs) else None})
         return page([*self.runs.values()][at : at + 1])
 
-    def create_run(self, experiment: str, start_ms: int, tags: dict[str, str], name: str) -> Any:
+    def create_run(self, experiment, start_ms, tags, name):
         self.asked.append(f"run {name} of experiment {experiment} from {start_ms}: {tags}")
         run = SimpleNamespace(
             data=SimpleNamespace(tags=tags), info=SimpleNamespace(run_id=f"id of {name}", status="RUNNING")
@@ -143,19 +141,17 @@ class Tracking:
         self.runs[run.info.run_id] = run
         return run
 
-    def log_batch(self, run_id: str, **entities: list[tuple[Any, ...]]) -> None:
+    def log_batch(self, run_id, **entities):
         for kind, each in entities.items():
             for name, *values in sorted(each):
                 self.asked.append(f"{run_id}: {kind[:-1]} {name} = {', '.join(map(str, values))}")
 
-    def set_terminated(self, run_id: str, status: str, end_ms: int) -> None:
+    def set_terminated(self, run_id, status, end_ms):
         self.asked.append(f"{run_id}: {status} at {end_ms}")
         self.runs[run_id].info.status = status
 
 
-def test_what_is_written_of_each_result(
-    make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_of_each_result(make_result, tmp_path, monkeypatch):
     """The values are kept in tests/golden/numbers/mlflow.txt."""
     tracking, said = Tracking(), []
     entities = SimpleNamespace(**{name: lambda *values: values for name in ("Metric", "Param", "RunTag")})
@@ -197,20 +193,18 @@ def test_what_is_written_of_each_result(
     assert_kept("numbers/mlflow.txt", masked(text, MASKED))
 
 
-def test_without_the_extra_it_says_what_to_install(
-    make_result: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_it_says_what_to_install(make_result, tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     publish(Store(), make_result("job-1"))
     done = CliRunner().invoke(app, ["results", "mlflow"])
     assert str(done.exception or done.output).endswith("pip install 'steptime[mlflow]'.")
 
 
-def test_a_password_in_the_servers_address_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_in_the_servers_address_is_not_told(monkeypatch):
     address = "http://ada:hunter2@mlflow.example"
 
     class Client:
-        def __init__(self, _: str) -> None:
+        def __init__(self, _):
             raise OSError(f"HTTPConnectionPool: {address}/api failed")
 
     exceptions = SimpleNamespace(MlflowException=KeyError)

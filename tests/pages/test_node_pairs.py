@@ -2,24 +2,18 @@
 
 import itertools
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages.framed import NAVIGATION, opened
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 from stored import write_node_sweep
-
-from steptime.store.run_queries import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 
 @pytest.mark.usefixtures("auth_manager")
-def test_the_heat_map_leads_to_a_slow_node_and_to_the_command_that_drains_it(
-    page: Page, store: Store, make_result: Callable[..., Any]
-) -> None:
+def test_the_heat_map_leads_to_a_slow_node_and_to_the_command_that_drains_it(page, store, make_result):
     pairs = itertools.combinations([f"node{number}" for number in range(1, 9)], 2)
     seconds = {
         pair: 0.13 if "node2" in pair else 0.14 if pair == ("node3", "node7") else 0.1 for pair in pairs

@@ -8,32 +8,26 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from sixty_cells import SEEDS, SWEEP_DAG, StoresOf
+from sixty_cells import SEEDS, SWEEP_DAG
 from typer.testing import CliRunner
 
 from steptime.airflow.assets import extra_of_run
 from steptime.cli import app
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep, finding_of_run
-from steptime.judging.findings import Comparison
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import incidents
 from steptime.judging.judgements import judge_all
 from steptime.judging.verdicts import VERDICTS
 from steptime.store.run_queries import Store
-
-from .conftest import AuthManager
 
 pytestmark = pytest.mark.slow
 
@@ -49,18 +43,17 @@ class Told(NamedTuple):
 
 
 TOLD = Told._fields
-ByJob = Mapping[str, Told]
 
 
-def by_job(rows: Iterable[Mapping[str, Any]]) -> ByJob:
+def by_job(rows):
     return {row["job_name"]: Told(*(row[name] for name in TOLD)) for row in rows}
 
 
-def rows_of(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rows_of(table):
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
-def with_a_run_above_its_limit(address: str, path: Path) -> tuple[Store, str]:
+def with_a_run_above_its_limit(address, path):
     """Copy a half year in which nothing changes, and slow one run to just above its own limit.
 
     Among sixty cells the run is no discovery at a false discovery rate of 5 %.
@@ -80,15 +73,15 @@ def with_a_run_above_its_limit(address: str, path: Path) -> tuple[Store, str]:
     return store, job
 
 
-def command(*argv: str) -> str:
+def command(*argv):
     done = CliRunner().invoke(app, argv, catch_exceptions=False)
     assert done.exit_code in (0, 3)
     return done.stdout
 
 
-def of_commands(jobs: Iterable[str]) -> dict[str, ByJob]:
+def of_commands(jobs):
     """Return what the commands say of runs."""
-    found: dict[str, ByJob] = {}
+    found = {}
     for options in (["--since", "7d"], ["--since", "60d"], ["--sweep", "weekly"]):
         compared = ["results", "compare", *options, "--format"]
         as_json = json.loads(command(*compared, "json"))
@@ -106,19 +99,19 @@ def of_commands(jobs: Iterable[str]) -> dict[str, ByJob]:
 class Pages:
     """The answers of the pages' server."""
 
-    def __init__(self, pages: FastAPI) -> None:
+    def __init__(self, pages):
         self._pages = pages
 
-    async def get(self, path: str) -> httpx.Response:
+    async def get(self, path):
         transport = httpx.ASGITransport(self._pages)
         async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
             response = await client.get(path)
         assert response.status_code == 200, response.text
         return response
 
-    async def told(self, jobs: Iterable[str], since: float) -> dict[str, ByJob]:
+    async def told(self, jobs, since):
         """Return what the pages say of runs."""
-        found: dict[str, ByJob] = {}
+        found = {}
         of_dag_run = f"dag_id={SWEEP_DAG}&dag_run_id={NEWEST}"
         answer = (await self.get(f"/api/results?{of_dag_run}")).json()
         found["page of the DAG run"] = by_job(rows_of(answer))
@@ -146,34 +139,34 @@ class Pages:
         return found
 
 
-def told_by_answers(where: str, answers: Mapping[str, Any]) -> dict[str, ByJob]:
+def told_by_answers(where, answers):
     return {
         f"{where}: This week": by_job(rows_of(answers["api/comparison"])),
         f"{where}: list of series": by_job(answers["api/series"]["series"]),
     }
 
 
-def told_by_mlflow(monkeypatch: pytest.MonkeyPatch) -> ByJob:
+def told_by_mlflow(monkeypatch):
     """Return the tags of an export; the client, which is not in this environment, is a stand-in."""
-    written: dict[str, dict[str, str]] = {}
+    written = {}
 
     class Client:
-        def __init__(self, _uri: str) -> None:
+        def __init__(self, _uri):
             pass
 
-        def get_experiment_by_name(self, _name: str) -> SimpleNamespace:
+        def get_experiment_by_name(self, _name):
             return SimpleNamespace(experiment_id="1")
 
-        def search_runs(self, *_: object, **__: object) -> Any:
+        def search_runs(self, *_, **__):
             return type("Page", (list,), {"token": None})()
 
-        def create_run(self, _experiment: str, _at: int, _tags: object, name: str) -> SimpleNamespace:
+        def create_run(self, _experiment, _at, _tags, name):
             return SimpleNamespace(info=SimpleNamespace(run_id=name))
 
-        def log_batch(self, run_id: str, *, metrics: object, params: object, tags: Any) -> None:
+        def log_batch(self, run_id, *, metrics, params, tags):
             written[run_id] = dict(tags)
 
-        def set_terminated(self, *_: object) -> None:
+        def set_terminated(self, *_):
             pass
 
     entities = {
@@ -188,10 +181,10 @@ def told_by_mlflow(monkeypatch: pytest.MonkeyPatch) -> ByJob:
     return {job: Told(*(of_run[f"steptime.{name}"] for name in TOLD)) for job, of_run in written.items()}
 
 
-def told_to_prometheus(names: Mapping[str, str]) -> ByJob:
+def told_to_prometheus(names):
     """Return what the metrics say of each cell, by its newest job; `names` has the cells of the jobs."""
     ones = {"steptime_verdict": "verdict", "steptime_series_state": "series_state"}
-    cells: dict[str, dict[str, str]] = {}
+    cells = {}
     for family in text_string_to_metric_families(command("results", "metrics")):
         for sample in family.samples:
             if sample.name in ones and sample.value == 1:
@@ -201,23 +194,23 @@ def told_to_prometheus(names: Mapping[str, str]) -> ByJob:
     return {jobs[cell]: Told(**told) for cell, told in cells.items()}
 
 
-def is_open(told: Told) -> bool:
+def is_open(told):
     return told.verdict == "unchanged" and told.series_state == "suspected"
 
 
-def of_comparison(compared: Comparison) -> ByJob:
+def of_comparison(compared):
     return {one.run.job_name: Told(one.verdict, one.series_state.state) for one in compared.findings}
 
 
 @pytest.mark.parametrize("planted", [True, False])
 async def test_no_two_of_them_contradict_each_other(
-    sixty_cells: StoresOf,
-    pages: FastAPI,
-    auth_manager: AuthManager,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    planted: bool,
-) -> None:
+    sixty_cells,
+    pages,
+    auth_manager,
+    tmp_path,
+    monkeypatch,
+    planted,
+):
     stores, now = sixty_cells(SEEDS[0]), time.time()
     auth_manager.readable |= {SWEEP_DAG}
     store, borderline = Store(stores.planted), None

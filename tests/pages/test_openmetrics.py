@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,14 @@ from steptime.judging.comparison import compare_since
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import incidents
 from steptime.pages.openmetrics import METRICS, openmetrics
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 DASHBOARD = Path(__file__).parents[2] / "docs" / "reference" / "grafana-dashboard.json"
-Samples = dict[str, dict[frozenset[tuple[str, str]], float]]
 
 
-def read(text: str) -> Samples:
-    found: Samples = {}
+def read(text):
+    found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
@@ -34,7 +31,7 @@ def read(text: str) -> Samples:
 
 
 @pytest.mark.long
-def test_each_cell_has_the_numbers_of_its_newest_run(tmp_path: Path, make_result: MakeResult) -> None:
+def test_each_cell_has_the_numbers_of_its_newest_run(tmp_path, make_result):
     store, now = Store(f"sqlite:///{tmp_path / 's.db'}"), time.time()
     for name, days, seconds in (("old", 3, 0.6), ("new", 2, 0.5)):
         at = now - 86_400 * days
@@ -59,7 +56,7 @@ def test_each_cell_has_the_numbers_of_its_newest_run(tmp_path: Path, make_result
 
 
 @pytest.mark.slow
-def test_it_says_what_this_week_says(half_years: tuple[str, str]) -> None:
+def test_it_says_what_this_week_says(half_years):
     store, now = Store(half_years[1]), time.time()
     update_incidents(store)
     found = read(openmetrics(store, now))
@@ -74,9 +71,7 @@ def test_it_says_what_this_week_says(half_years: tuple[str, str]) -> None:
     assert sum(found["steptime_month_gpu_hours"].values()) > 0
 
 
-def test_the_file_is_for_the_textfile_collector_too(
-    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_for_the_textfile_collector_too(tmp_path, make_result, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     stored.publish(Store(), make_result(submitted_at=time.time() - 9))
     file = tmp_path / "steptime.prom"
@@ -89,7 +84,7 @@ def test_the_file_is_for_the_textfile_collector_too(
     assert CliRunner().invoke(app, ["results", "metrics"]).stdout.endswith("# EOF\n")
 
 
-def test_hostile_names_end_no_label(tmp_path: Path, make_result: MakeResult) -> None:
+def test_hostile_names_end_no_label(tmp_path, make_result):
     store, now = Store(f"sqlite:///{tmp_path / 's.db'}"), time.time()
     hostile = 'a"} 1\nb\\'
     run = make_result().run.model_copy(update={"cluster": hostile})
@@ -98,7 +93,7 @@ def test_hostile_names_end_no_label(tmp_path: Path, make_result: MakeResult) -> 
     assert {dict(key)["cluster"] for key in found["steptime_step_time_seconds"]} == {hostile}
 
 
-def test_every_metric_of_the_dashboard_is_exported() -> None:
+def test_every_metric_of_the_dashboard_is_exported():
     dashboard = json.loads(DASHBOARD.read_text())
     asked = set(re.findall(r"steptime_\w+", json.dumps([dashboard["panels"], dashboard["templating"]])))
     assert asked == {metric.name for metric in METRICS}

@@ -2,24 +2,17 @@
 
 import csv
 import re
-from collections.abc import Callable
 
 import pytest
 from browser import watched_page
-from fastapi import FastAPI
 from pages.framed import RUNS, column, ending, opened
-from playwright.sync_api import Browser, Page, expect
-
-from steptime.store.run_models import Result
-from steptime.store.run_queries import Store
+from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-Publish = Callable[..., Result]
-
 
 @pytest.mark.usefixtures("sweep")
-def test_the_record_of_a_run_opens_and_closes_by_keyboard(page: Page, store: Store) -> None:
+def test_the_record_of_a_run_opens_and_closes_by_keyboard(page, store):
     frame = opened(page)
     first, second = (frame.locator(".open").nth(index) for index in range(2))
     first.focus()
@@ -43,7 +36,7 @@ def test_the_record_of_a_run_opens_and_closes_by_keyboard(page: Page, store: Sto
 
 
 @pytest.mark.usefixtures("sweep")
-def test_a_run_has_an_address_and_its_checks_are_one_line(page: Page) -> None:
+def test_a_run_has_an_address_and_its_checks_are_one_line(page):
     frame = opened(page, f"{RUNS}&run=run-4")
     expect(frame.locator("#detail-title")).to_contain_text("run-4")
     checks = frame.locator(".checks li")
@@ -55,7 +48,7 @@ def test_a_run_has_an_address_and_its_checks_are_one_line(page: Page) -> None:
     expect(page).to_have_url(ending(RUNS))
 
 
-def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
+def test_a_run_is_laid_beside_another(page, publish):
     publish("usual", step_times=[1.0] * 20)
     publish("slow", step_times=[1.5123] * 20, environment={"OMP_NUM_THREADS": "2"})
     frame = opened(page, f"{RUNS}&run=slow")
@@ -78,7 +71,7 @@ def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_a_link_to_a_log_asks_airflows_router(page: Page) -> None:
+def test_a_link_to_a_log_asks_airflows_router(page):
     frame = opened(page)
     frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click()
     page.wait_for_function("document.title.startsWith('routed')")
@@ -86,7 +79,7 @@ def test_a_link_to_a_log_asks_airflows_router(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_airflows_theme_is_followed(page: Page) -> None:
+def test_airflows_theme_is_followed(page):
     frame = opened(page)
     expect(frame.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
     page.evaluate("document.documentElement.className = 'dark'")
@@ -96,7 +89,7 @@ def test_airflows_theme_is_followed(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_airflows_time_zone_is_followed(page: Page) -> None:
+def test_airflows_time_zone_is_followed(page):
     frame = opened(page)
     expect(frame.locator("th[data-key=ended_at] small")).to_have_text("UTC")
     before = column(frame, "ended_at")[0]
@@ -107,7 +100,7 @@ def test_airflows_time_zone_is_followed(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_new_results_come_by_refresh(page: Page, publish: Publish) -> None:
+def test_new_results_come_by_refresh(page, publish):
     frame = opened(page)
     publish("newer", gpus=8, dag_run_id="newest", submitted_at=1.795e9)
     frame.locator("#refresh").click()
@@ -116,7 +109,7 @@ def test_new_results_come_by_refresh(page: Page, publish: Publish) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_csv_has_the_runs_shown(page: Page, store: Store) -> None:
+def test_csv_has_the_runs_shown(page, store):
     frame = opened(page)
     frame.locator("#filter-mode").select_option(label="performance")
     expect(frame.locator("#summary")).to_have_text("4 of 6 runs")
@@ -129,9 +122,7 @@ def test_csv_has_the_runs_shown(page: Page, store: Store) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_an_ended_session_and_a_failed_store_are_told(
-    browser: Browser, site: str, pages: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ended_session_and_a_failed_store_are_told(browser, site, pages, monkeypatch):
     with watched_page(browser, site) as watched:
         frame = opened(watched.page)
         monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://nowhere")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from browser import watched_page
-from playwright.sync_api import Browser, expect
-from sixty_cells import LAST, STEP, SWEEP_DAG, Made, Stores
+from playwright.sync_api import expect
+from sixty_cells import LAST, STEP, SWEEP_DAG, Made
 
 pytestmark = [pytest.mark.browser, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
@@ -23,9 +23,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_of_half_a_year_can_be_kept(
-    browser: Browser, site: str, half_year: Stores, tmp_path: Path, scheme: str
-) -> None:
+def test_the_pages_of_half_a_year_can_be_kept(browser, site, half_year, tmp_path, scheme):
     pages = {name: (f"{site}/steptime/{address}", *drawn) for name, (address, *drawn) in PAGES.items()}
     sizes = {}
     with watched_page(browser, site, color_scheme=scheme, timezone_id="UTC") as watched:

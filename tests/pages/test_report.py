@@ -2,14 +2,11 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from browser import chromium, watched_page
 from called import refusal
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 from stored import publish
 from typer.testing import CliRunner
 
@@ -17,35 +14,34 @@ from steptime.cli import app
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since
 from steptime.pages.report_file import report_sweep
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 HOSTILE = (
     "</style></title><script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
 )
 
 
 @pytest.fixture
-def half_a_year(half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Store:
+def half_a_year(half_years, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
     return Store(half_years[1])
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     with chromium() as browser:
         yield browser
 
 
-def report(file: Path, *arguments: str) -> str:
+def report(file, *arguments):
     done = CliRunner().invoke(app, ["report", *arguments, "-o", str(file)], catch_exceptions=False)
     assert done.exit_code == 0
     return done.stdout
 
 
 @pytest.mark.slow
-def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) -> None:
+def test_it_says_what_the_comparison_says(half_a_year, tmp_path):
     told = report(tmp_path / "week.html")
 
     found = compare_since(half_a_year, time.time() - WEEK_S)
@@ -56,21 +52,19 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
     assert f"<strong>{found.sentence}.</strong>" in text, "readers without scripts have the sentence"
 
 
-def of_sweep(make_result: MakeResult, job_name: str, week: str, sweep: str, **options: Any) -> Result:
+def of_sweep(make_result, job_name, week, sweep, **options):
     ran = {"sweep": sweep, "dag_id": "steptime_sweep"}
     provenance = make_result("x", dag_run_id=week).submitted.provenance.model_copy(update=ran)
     return make_result(job_name, provenance=provenance, **options)
 
 
 @pytest.mark.long
-def test_the_newest_run_of_a_sweep(
-    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_run_of_a_sweep(make_result, tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     ran = (("old", "nightly", -36), ("last", "nightly", -35), ("new", "nightly", 0), ("other", "weekly", 1))
     for week, sweep, days in ran:
         for gpus in (1, 2):
-            options: dict[str, Any] = {"gpus": gpus, "submitted_at": 1e9 + 86_400 * days}
+            options = {"gpus": gpus, "submitted_at": 1e9 + 86_400 * days}
             publish(Store(), of_sweep(make_result, f"{week}-{gpus}", week, sweep, **options))
 
     report(tmp_path / "sweep.html", "--sweep", "nightly")
@@ -87,9 +81,7 @@ def test_the_newest_run_of_a_sweep(
 @pytest.mark.parametrize(
     ("scheme", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 29, 45)")]
 )
-def test_a_browser_without_network_shows_it_whole(
-    half_a_year: Store, tmp_path: Path, browser: Browser, scheme: str, background: str
-) -> None:
+def test_a_browser_without_network_shows_it_whole(half_a_year, tmp_path, browser, scheme, background):
     report(tmp_path / "week.html")
     with watched_page(browser, f"file://{tmp_path}", color_scheme=scheme, offline=True) as watched:
         page = watched.page
@@ -114,9 +106,7 @@ def test_a_browser_without_network_shows_it_whole(
 
 
 @pytest.mark.browser
-def test_what_jobs_wrote_is_text(
-    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser
-) -> None:
+def test_what_jobs_wrote_is_text(make_result, tmp_path, monkeypatch, browser):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     now = time.time()
     for number in range(9):
@@ -155,21 +145,19 @@ def test_what_jobs_wrote_is_text(
 @pytest.mark.slow
 @pytest.mark.usefixtures("half_a_year")
 def test_what_cannot_be_is_one_sentence_and_no_file(
-    tmp_path: Path,
-    arguments: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    arguments,
+    sentence,
+    capsys,
+    monkeypatch,
+):
     monkeypatch.chdir(tmp_path)
     assert sentence in refusal(capsys, "report", *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_quiet_week_and_an_empty_store(
-    half_a_year: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quiet_week_and_an_empty_store(half_a_year, tmp_path, monkeypatch):
     report(tmp_path / "none.html", "--since", "2099-01-01")
     assert "0 cells: 0 slower" in (tmp_path / "none.html").read_text()
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'empty.db'}")

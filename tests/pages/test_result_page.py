@@ -6,23 +6,19 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 import stored
-from browser import Watched, count_colours
+from browser import count_colours
 from pages.framed import RUNS, TAB, column, ending, number, opened
-from playwright.sync_api import Error, Page, Request, Route, expect
+from playwright.sync_api import Error, expect
 from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, cells
 
 from steptime.clusters.base import JobState
 from steptime.measure.record import format_record, make_record
 from steptime.recipes.published import published_performance
 from steptime.store.run_models import Check, Result, Verdict
-from steptime.store.run_queries import Store
 from steptime.store.run_records import EarlierAttempt
-
-from .conftest import AuthManager
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -34,7 +30,7 @@ HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title
 
 
 @pytest.mark.usefixtures("sweep")
-def test_numbers_are_those_of_the_store(page: Page, store: Store) -> None:
+def test_numbers_are_those_of_the_store(page, store):
     frame = opened(page)
     rows = {row["job_name"]: row for row in store.results()}
     jobs = frame.locator("tbody tr[data-job]").evaluate_all("(rows) => rows.map((row) => row.dataset.job)")
@@ -58,7 +54,7 @@ def test_numbers_are_those_of_the_store(page: Page, store: Store) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
+def test_runs_stand_below_their_dag_run_latest_first(page):
     frame = opened(page)
     (section,) = frame.locator("tr.group").all_inner_texts()
     submitted = datetime.fromtimestamp(1.79e9, UTC)
@@ -70,7 +66,7 @@ def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
 
 
 @pytest.fixture
-def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager: AuthManager) -> None:
+def weekly_sweep(store, make_result, auth_manager):
     """Publish two months of a sweep of two cells, which the user may read; the last run of one is slower."""
     auth_manager.readable |= {"steptime_sweep"}
     for week in range(9):
@@ -90,7 +86,7 @@ def weekly_sweep(store: Store, make_result: Callable[..., Result], auth_manager:
 
 
 @pytest.mark.usefixtures("weekly_sweep")
-def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(page: Page) -> None:
+def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(page):
     frame = opened(page, "/dags/steptime_sweep/runs/week-8/plugin/x?dag_id=steptime_sweep&dag_run_id=week-8")
     expect(frame.locator("#summary strong")).to_contain_text(
         "2 cells: 1 slower, 0 faster, 1 unchanged; worst"
@@ -107,7 +103,7 @@ def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(page: Page
 
 
 @pytest.mark.usefixtures("weekly_sweep")
-def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page: Page) -> None:
+def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page):
     frame = opened(page)
     sections = frame.locator("tr.group").all_inner_texts()
     assert len(sections) == 9
@@ -120,7 +116,7 @@ def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page: Page) -> None
 
 
 @pytest.mark.usefixtures("sweep")
-def test_sorting_by_mouse_and_keyboard(page: Page) -> None:
+def test_sorting_by_mouse_and_keyboard(page):
     frame = opened(page)
     heading = frame.locator("th[data-key=step_time_mean_s] button")
     heading.click()
@@ -137,15 +133,15 @@ def test_sorting_by_mouse_and_keyboard(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_a_late_answer_is_not_drawn_over_a_newer_one(page: Page) -> None:
+def test_a_late_answer_is_not_drawn_over_a_newer_one(page):
     frame = opened(page)
-    held: list[Route] = []
-    settled: list[Request] = []
+    held = []
+    settled = []
 
-    def hold(route: Route) -> None:
+    def hold(route):
         held.append(route)
 
-    def settle(request: Request) -> None:
+    def settle(request):
         settled.append(request)
 
     page.on("requestfinished", settle)
@@ -165,7 +161,7 @@ def test_a_late_answer_is_not_drawn_over_a_newer_one(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_filters_are_kept_in_the_address(page: Page) -> None:
+def test_filters_are_kept_in_the_address(page):
     frame = opened(page)
     frame.locator("#filter-mode").select_option(label="performance")
     frame.locator("#filter-gpus").select_option("2")
@@ -183,9 +179,7 @@ def test_filters_are_kept_in_the_address(page: Page) -> None:
     expect(page).to_have_url(ending("/steptime/?view=runs"))
 
 
-def test_runs_are_selected_by_image_driver_variable_and_node(
-    page: Page, site: str, publish: Publish, make_result: Callable[..., Result]
-) -> None:
+def test_runs_are_selected_by_image_driver_variable_and_node(page, site, publish, make_result):
     for name, image, node in (("old", "nemo:25.11.01", "h008"), ("new", "nemo:26.02.01", "h009")):
         environment = {"NCCL_ALGO": name.capitalize()}
         record = json.loads(make_result(name, environment=environment).record) | {"nodes": [node]}
@@ -224,7 +218,7 @@ def test_runs_are_selected_by_image_driver_variable_and_node(
 
 
 @pytest.mark.usefixtures("sweep")
-def test_the_tab_of_a_dag_run_shows_the_measured_points(page: Page, store: Store) -> None:
+def test_the_tab_of_a_dag_run_shows_the_measured_points(page, store):
     frame = opened(page, TAB)
     means = {row["job_name"]: row["step_time_mean_s"] for row in store.results()}
     drawn = {one["label"]: one["points"] for one in frame.locator("#step-time-0").evaluate(POINTS)}
@@ -235,7 +229,7 @@ def test_the_tab_of_a_dag_run_shows_the_measured_points(page: Page, store: Store
 
 
 @pytest.mark.usefixtures("half_year")
-def test_the_tab_of_a_sweep_has_a_chart_for_each_model_with_the_published_step_times(page: Page) -> None:
+def test_the_tab_of_a_sweep_has_a_chart_for_each_model_with_the_published_step_times(page):
     address = f"?dag_id={SWEEP_DAG}&dag_run_id=week-{LAST}"
     frame = opened(page, f"/dags/{SWEEP_DAG}/runs/week-{LAST}/plugin/x{address}")
     chart = frame.get_by_role("img", name="Step time of llama3.1-25.04 · 8b ")
@@ -257,8 +251,8 @@ def test_the_tab_of_a_sweep_has_a_chart_for_each_model_with_the_published_step_t
 
 
 def test_a_rejected_run_has_its_reason_and_the_lines_of_its_log_and_is_drawn_nowhere(
-    page: Page, store: Store, make_result: Callable[..., Result]
-) -> None:
+    page, store, make_result
+):
     failed = Check(name="log_without_failure", passed=False, message="CUDA out of memory.")
     result = make_result("bad", verdict=Verdict(checks=(failed,)))
     log = result.log.model_copy(update={"excerpt": "before it\nCUDA out of memory"})
@@ -273,9 +267,7 @@ def test_a_rejected_run_has_its_reason_and_the_lines_of_its_log_and_is_drawn_now
     expect(frame.locator("#detail .excerpt pre")).to_be_visible()
 
 
-def test_hostile_values_are_shown_as_text(
-    page: Page, publish: Publish, make_result: Callable[..., Result]
-) -> None:
+def test_hostile_values_are_shown_as_text(page, publish, make_result):
     checks = (Check(name=HOSTILE, passed=False, message=HOSTILE),)
     plain = make_result("x")
     publish(
@@ -301,9 +293,7 @@ def test_hostile_values_are_shown_as_text(
     assert [place.title() for place in page.frames] == ["Airflow", "Step times"]
 
 
-def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
-    page: Page, publish: Publish, store: Store, make_result: Callable[..., Result]
-) -> None:
+def test_the_record_is_shown_as_it_is_kept_and_without_secrets(page, publish, store, make_result):
     canary = "canary-91d0"
     plain = make_result("run")
     lost = plain.status.model_copy(update={"state": JobState.FAILED, "reason": "NODE_FAIL"})
@@ -334,7 +324,7 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     assert canary not in saved
 
 
-def test_an_empty_store_says_what_to_do(page: Page) -> None:
+def test_an_empty_store_says_what_to_do(page):
     frame = opened(page)
     expect(frame.locator("#message")).to_contain_text("steptime run llama3.1 --wait")
     expect(frame.locator("#csv")).to_be_hidden()
@@ -345,7 +335,7 @@ FAILED_TASKS = f"{FAILED_RUN}/taskInstances?state=failed&order_by=end_date&limit
 FAILURE = f"{FAILED_RUN}/taskInstances/check_params/xcomEntries/failure?map_index=-1"
 
 
-def answering(answer: dict[str, Any] | None) -> Callable[[Route], None]:
+def answering(answer):
     """Return a handler that answers with this JSON, or with 404."""
     return lambda route: route.fulfill(status=404 if answer is None else 200, json=answer)
 
@@ -359,9 +349,7 @@ def answering(answer: dict[str, Any] | None) -> Callable[[Route], None]:
         ({FAILURE: None}, ": check_params failed: its log has the reason."),
     ],
 )
-def test_a_dag_run_that_ended_without_results_says_why(
-    watched: Watched, answers: dict[str, Any], why: str
-) -> None:
+def test_a_dag_run_that_ended_without_results_says_why(watched, answers, why):
     failed = {"task_instances": [{"task_id": "check_params", "map_index": -1}]}
     for address, answer in ({FAILED_RUN: {"state": "failed"}, FAILED_TASKS: failed} | answers).items():
         watched.page.route(address, answering(answer))
@@ -371,7 +359,7 @@ def test_a_dag_run_that_ended_without_results_says_why(
     watched.complaints.clear()  # Chromium logs the answer 404
 
 
-def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:
+def test_ten_thousand_runs_are_made_as_people_scroll(page, store, publish):
     from steptime.store import schema
     from steptime.store.database import write_transaction
 
@@ -395,9 +383,7 @@ ITS_DAG_RUN = "/api/v2/dags/steptime_llama3.1-25.04/dagRuns/manual__2026-11-21"
 CLEARED = "**/api/v2/dags/steptime_llama3.1-25.04/clearTaskInstances"
 
 
-def test_a_cell_runs_again_if_airflow_lets_the_user(
-    watched: Watched, publish: Callable[..., Result], make_result: Callable[..., Result]
-) -> None:
+def test_a_cell_runs_again_if_airflow_lets_the_user(watched, publish, make_result):
     mapped = {"task_id": "performance.wait", "map_index": 1}
     publish("mapped", provenance=make_result("x").submitted.provenance.model_copy(update=mapped))
     tasks = [
@@ -413,13 +399,13 @@ def test_a_cell_runs_again_if_airflow_lets_the_user(
         ]
         * 3
     )
-    asked: list[Any] = []
+    asked = []
 
-    def listed(route: Route) -> None:
+    def listed(route):
         status, content = next(answers)
         route.fulfill(status=status, json=content)
 
-    def clear(route: Route) -> None:
+    def clear(route):
         asked.append(route.request.post_data_json)
         if len(asked) == 1:
             route.fulfill(status=403, json={"detail": "Forbidden"})
@@ -450,9 +436,7 @@ def test_a_cell_runs_again_if_airflow_lets_the_user(
     watched.complaints.clear()  # Chromium logs the answer 403
 
 
-def test_who_may_not_edit_a_dag_run_is_offered_no_new_run_of_a_cell(
-    page: Page, publish: Callable[..., Result], auth_manager: AuthManager
-) -> None:
+def test_who_may_not_edit_a_dag_run_is_offered_no_new_run_of_a_cell(page, publish, auth_manager):
     publish("mapped")
     auth_manager.editable.clear()
     frame = opened(page, f"{RUNS}&run=mapped")

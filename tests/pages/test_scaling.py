@@ -1,15 +1,13 @@
 """Scaling on the page: efficiency over ranks of runs measured together, one chart for each model."""
 
 import re
-from collections.abc import Callable
 
 import pytest
 from pages.framed import NAVIGATION, TAB, column, ending, opened
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 from sixty_cells import BELOW, LAST, SCALED, cells
 
 from steptime.recipes.published import published_performance
-from steptime.store.run_models import Result
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -20,7 +18,7 @@ LINES = """(canvas) => Chart.getChart(canvas).data.datasets.filter(({kind}) => !
 
 
 @pytest.fixture
-def scales(publish: Callable[..., Result]) -> None:
+def scales(publish):
     """Publish two models in a newer DAG run, and one in an older one."""
     for size, slower in (("tiny", 1.25), ("small", 2.0)):
         for gpus in (1, 2):
@@ -31,7 +29,7 @@ def scales(publish: Callable[..., Result]) -> None:
 
 
 @pytest.mark.usefixtures("scales")
-def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> None:
+def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page):
     frame = opened(page, f"{NAVIGATION}?view=scaling")
     expect(frame.locator("#summary")).to_have_text(
         "2 models; lowest efficiency 50.0 % (small·fp32·2) in steptime_llama3.1-25.04/new."
@@ -50,7 +48,7 @@ def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> No
 
 
 @pytest.mark.usefixtures("half_year")
-def test_the_run_of_a_month_before_lies_beside_it_on_the_same_axes(page: Page) -> None:
+def test_the_run_of_a_month_before_lies_beside_it_on_the_same_axes(page):
     frame = opened(page, f"{NAVIGATION}?view=scaling")
     expect(frame.locator("#beside-scaling")).to_have_value(f"steptime_sweep_weekly/week-{LAST - 4}")
     ends = "(c) => { const {x, y} = Chart.getChart(c).scales; return [x.min, x.max, y.min, y.max]; }"
@@ -68,7 +66,7 @@ def test_the_run_of_a_month_before_lies_beside_it_on_the_same_axes(page: Page) -
 
 
 @pytest.mark.usefixtures("scales")
-def test_the_tab_of_a_dag_run_has_its_own(page: Page) -> None:
+def test_the_tab_of_a_dag_run_has_its_own(page):
     frame = opened(page, TAB)
     frame.get_by_role("link", name="Scaling").click()
     expect(frame.locator("#summary")).to_have_text(
@@ -78,7 +76,7 @@ def test_the_tab_of_a_dag_run_has_its_own(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("scales")
-def test_the_table_has_what_the_charts_have_and_leads_to_the_runs_by_keyboard(page: Page) -> None:
+def test_the_table_has_what_the_charts_have_and_leads_to_the_runs_by_keyboard(page):
     frame = opened(page, f"{NAVIGATION}?view=scaling")
     expect(frame.locator("tr[data-job]")).to_have_count(4)
     assert sorted(zip(column(frame, "gpus"), column(frame, "scaling_efficiency_percent"), strict=True)) == [
@@ -95,7 +93,7 @@ def test_the_table_has_what_the_charts_have_and_leads_to_the_runs_by_keyboard(pa
 
 
 @pytest.mark.usefixtures("half_year")
-def test_published_points_are_triangles_and_what_is_below_is_crossed(page: Page) -> None:
+def test_published_points_are_triangles_and_what_is_below_is_crossed(page):
     frame = opened(page, f"{NAVIGATION}?view=scaling")
     expect(frame.locator("#multiples canvas")).to_have_count(len(SCALED))
     chart = frame.get_by_role("img", name="Efficiency of llama3.1-25.04 · 8b ")
@@ -127,7 +125,7 @@ def test_published_points_are_triangles_and_what_is_below_is_crossed(page: Page)
     expect(crossed).to_contain_text("below")
 
 
-def test_repeats_have_an_interval(page: Page, publish: Callable[..., Result]) -> None:
+def test_repeats_have_an_interval(page, publish):
     for gpus in (1, 2):
         for number, slower in enumerate((1.0, 1.01, 1.02)):
             publish(f"{gpus}-{number}", gpus=gpus, step_times=[slower * (1.0 if gpus == 1 else 1.25)] * 20)

@@ -3,14 +3,11 @@
 One page goes through all states, once in each theme and at one of two widths.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser import watched_page
-from playwright.sync_api import Browser, Page, expect
-from sixty_cells import LAST, STEP, SWEEP_DAG, Made, Stores
+from playwright.sync_api import expect
+from sixty_cells import LAST, STEP, SWEEP_DAG, Made
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -48,13 +45,13 @@ BADLY_DRAWN = """() => Object.values(window.Chart?.instances ?? {}).flatMap((cha
 """Finds charts with points cut by their edges, or with uneven steps along an axis."""
 
 
-def shown(page: Page, address: str, drawn: str) -> None:
+def shown(page, address, drawn):
     """Show one view without Airflow around it."""
     page.goto(f"/steptime/{address}")
     expect(page.locator(drawn).first).to_be_visible()
 
 
-def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterator[str]:
+def states(page, monkeypatch, report):
     """Bring the page into each state, and yield the state's name."""
     shown(page, "?view=week", "tr[data-cell]")
     yield "This week"
@@ -112,7 +109,7 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
 
 
 @pytest.fixture
-def report(half_year: Stores, tmp_path: Path) -> Path:
+def report(half_year, tmp_path):
     """Return the report of the last week, a file."""
     path = tmp_path / "week.html"
     CliRunner().invoke(app, ["report", "-o", str(path)], catch_exceptions=False)
@@ -124,15 +121,15 @@ def report(half_year: Stores, tmp_path: Path) -> Path:
     [pytest.param("light", 1366, 768, marks=pytest.mark.exhaustive), ("dark", 400, 800)],
 )
 def test_axe_finds_nothing_and_nothing_sticks_out(
-    browser: Browser,
-    site: str,
-    report: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    browser,
+    site,
+    report,
+    monkeypatch,
     *,
-    scheme: str,
-    width: int,
-    height: int,
-) -> None:
+    scheme,
+    width,
+    height,
+):
     found = {}
     with watched_page(browser, site, color_scheme=scheme, timezone_id="UTC") as watched:
         watched.page.set_viewport_size({"width": width, "height": height})

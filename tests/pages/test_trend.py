@@ -1,21 +1,16 @@
 """The trend of a series on the page: its usual level over time, its changes, and links to its runs."""
 
-from collections.abc import Callable
-
 import pytest
-from browser import Watched
 from pages.framed import NAVIGATION, column, ending, opened
-from playwright.sync_api import Page, expect
-from sixty_cells import ACCEPTED, BELOW, LAST, STEP, Made, Stores
+from playwright.sync_api import expect
+from sixty_cells import ACCEPTED, BELOW, LAST, STEP, Made
 
 from steptime.judging import judgements
 from steptime.judging.series import Series, series_runs
 from steptime.judging.trend import trend
 from steptime.pages import answers
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-
-from .conftest import AuthManager
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -26,13 +21,11 @@ SETS = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, po
 
 
 @pytest.fixture(autouse=True)
-def half_a_year(half_year: Stores) -> Store:
+def half_a_year(half_year):
     return Store(half_year.planted)
 
 
-def test_a_long_series_begins_with_its_newest_runs_and_a_link_shows_all(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_series_begins_with_its_newest_runs_and_a_link_shows_all(page, monkeypatch):
     monkeypatch.setattr(answers, "TREND_RUNS", 10)
     frame = opened(page, f"{NAVIGATION}?view=trend&series={SLOWER}")
     expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 30 runs")
@@ -43,7 +36,7 @@ def test_a_long_series_begins_with_its_newest_runs_and_a_link_shows_all(
     expect(frame.get_by_role("link", name="Show all", exact=True)).to_have_count(0)
 
 
-def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_year: Store) -> None:
+def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page, half_a_year):
     frame = opened(page, NAVIGATION)
     frame.get_by_role("link", name=STEP, exact=True).click()
     expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 30 runs")
@@ -76,8 +69,8 @@ def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_yea
     ("cell", "limit", "mark"), [(STEP, False, "passes"), (BELOW, True, "below"), (ACCEPTED, True, "below")]
 )
 def test_the_publication_is_drawn_and_says_whether_the_newest_run_passes(
-    page: Page, half_a_year: Store, cell: str, limit: bool, mark: str
-) -> None:
+    page, half_a_year, cell, limit, mark
+):
     newest = Made(cell, LAST, 0, 1, ()).job_name
     published = half_a_year.run(newest)["published_step_time_s"]
     frame = opened(page, f"{NAVIGATION}?view=trend&series={newest}")
@@ -93,7 +86,7 @@ def test_the_publication_is_drawn_and_says_whether_the_newest_run_passes(
     assert column(frame, "against_publication")[0] == mark
 
 
-def test_its_address_can_be_handed_on_and_another_series_chosen(page: Page) -> None:
+def test_its_address_can_be_handed_on_and_another_series_chosen(page):
     frame = opened(page, f"{NAVIGATION}?view=trend&series={Made(BELOW, 3, 0, 1, ()).job_name}")
     expect(frame.locator("#summary")).to_contain_text(f"{BELOW}: ")
     frame.locator("#series").select_option(value=SLOWER)
@@ -105,7 +98,7 @@ def test_its_address_can_be_handed_on_and_another_series_chosen(page: Page) -> N
     expect(page).to_have_url(ending(f"series={SLOWER}"))
 
 
-def test_the_worst_cell_is_first_and_the_next_is_a_click_away(page: Page) -> None:
+def test_the_worst_cell_is_first_and_the_next_is_a_click_away(page):
     frame = opened(page, f"{NAVIGATION}?view=trend")
     shown = frame.locator("#series option:checked")
     expect(shown).to_contain_text("slower, confirmed")
@@ -124,9 +117,7 @@ def test_the_worst_cell_is_first_and_the_next_is_a_click_away(page: Page) -> Non
     expect(frame.get_by_role("img", name=f"Times of {STEP} ")).to_be_visible()
 
 
-def test_a_series_without_a_valid_run_has_no_chart_of_another(
-    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_series_without_a_valid_run_has_no_chart_of_another(page, publish, store, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     publish("valid")
     check = Check(name="job_succeeded", passed=False, message="CUDA out of memory on rank 1.")
@@ -139,9 +130,7 @@ def test_a_series_without_a_valid_run_has_no_chart_of_another(
     expect(frame.locator("#trend")).to_have_count(0)
 
 
-def test_failed_attempts_are_marked_and_nothing_is_drawn_where_nothing_ran(
-    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_attempts_are_marked_and_nothing_is_drawn_where_nothing_ran(page, publish, store, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for week in (0, 1, 2, 3, 8, 9):
         publish(f"run-{week}", submitted_at=1.78e9 + week * 604_800)
@@ -159,9 +148,7 @@ def test_failed_attempts_are_marked_and_nothing_is_drawn_where_nothing_ran(
     assert "transparent" in colours
 
 
-def test_a_drift_and_an_accepted_level_are_marked(
-    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drift_and_an_accepted_level_are_marked(page, publish, store, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for week in range(26):
         level = 1.2 if week < 3 else 1 + 0.002 * week + 0.01 * (-1) ** week
@@ -179,9 +166,7 @@ def test_a_drift_and_an_accepted_level_are_marked(
     expect(frame.locator("figcaption")).not_to_contain_text("published")
 
 
-def test_a_level_is_accepted_on_the_page_with_a_reason(
-    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_level_is_accepted_on_the_page_with_a_reason(page, publish, store, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for week in range(8):
         publish(f"run-{week}", step_times=[1.2 if week == 7 else 1.0] * 20, submitted_at=1.78e9 + week)
@@ -198,9 +183,7 @@ def test_a_level_is_accepted_on_the_page_with_a_reason(
     expect(frame.get_by_role("button", name="Accept this level")).to_be_hidden()
 
 
-def test_a_level_that_began_long_ago_is_accepted_from_its_run_on(
-    watched: Watched, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_level_that_began_long_ago_is_accepted_from_its_run_on(watched, publish, store, monkeypatch):
     page = watched.page
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     for week in range(9):
@@ -220,7 +203,7 @@ def test_a_level_that_began_long_ago_is_accepted_from_its_run_on(
     expect(frame.locator("tr[data-run='run-6']")).to_contain_text("(somebody)")
 
 
-def test_who_may_not_edit_runs_has_no_button(page: Page, auth_manager: AuthManager) -> None:
+def test_who_may_not_edit_runs_has_no_button(page, auth_manager):
     auth_manager.editable.clear()
     frame = opened(page, f"{NAVIGATION}?view=trend&series={SLOWER}&run={SLOWER}")
     expect(frame.locator("#summary")).to_contain_text("slower, confirmed")

@@ -1,37 +1,30 @@
 """The pages of trials: the list, one trial with its chart, in the tab of its DAG run, and in the report."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser import Watched, count_colours, watched_page
+from browser import count_colours, watched_page
 from called import steptime
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pages.framed import NAVIGATION, RUNS, column, opened
 from pages.test_states import BADLY_DRAWN, STICKING_OUT
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import expect
 from stored_trial import DAG_RUN, OUT_OF_MEMORY, StoredTrial, run_rounds
-
-from steptime.store.run_queries import Store
 
 TOGETHER = "/".join(DAG_RUN)
 TAB = "/dags/{0}/runs/{1}/plugin/step-times-of-run?dag_id={0}&dag_run_id={1}"
 
 
 @pytest.fixture
-def trial(store: Store, make_result: Callable[..., Any], auth_manager: Any) -> StoredTrial:
+def trial(store, make_result, auth_manager):
     """Return a trial of four rounds in which one variant is slower and another cannot run."""
     auth_manager.readable |= {DAG_RUN[0]}
     run_rounds(stored := StoredTrial(store, make_result), {"default": 0.2, "ring": 0.21, "broken": None}, 4)
     return stored
 
 
-def test_the_page_has_the_answer_of_the_command(
-    pages: FastAPI, trial: StoredTrial, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_has_the_answer_of_the_command(pages, trial, capsys):
     client = TestClient(pages)
     told = client.get("/api/trial", params={"together": TOGETHER}).json()
     assert told["answer"] == " ".join(told["sentences"]) == trial.answer().sentence
@@ -42,9 +35,7 @@ def test_the_page_has_the_answer_of_the_command(
     assert client.get("/api/trials", params={"since": 1.9e9}).json()["trials"] == []
 
 
-def test_a_trial_is_shown_to_those_who_may_read_its_dag(
-    pages: FastAPI, trial: StoredTrial, auth_manager: Any
-) -> None:
+def test_a_trial_is_shown_to_those_who_may_read_its_dag(pages, trial, auth_manager):
     auth_manager.readable -= {DAG_RUN[0]}
     client = TestClient(pages)
     assert client.get("/api/trials").json()["trials"] == []
@@ -55,7 +46,7 @@ def test_a_trial_is_shown_to_those_who_may_read_its_dag(
 @pytest.mark.browser
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("trial")
-def test_from_the_list_to_a_trial_and_to_the_runs_of_a_variant_by_keyboard(watched: Watched) -> None:
+def test_from_the_list_to_a_trial_and_to_the_runs_of_a_variant_by_keyboard(watched):
     page = watched.page
     frame = opened(page, f"{NAVIGATION}?view=trials")
     expect(frame.locator("#summary")).to_have_text("1 trial, the newest first.")
@@ -88,7 +79,7 @@ def test_from_the_list_to_a_trial_and_to_the_runs_of_a_variant_by_keyboard(watch
 @pytest.mark.browser
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("trial")
-def test_the_tab_of_its_dag_run_begins_with_the_answer(watched: Watched) -> None:
+def test_the_tab_of_its_dag_run_begins_with_the_answer(watched):
     frame = opened(watched.page, TAB.format(*DAG_RUN))
     expect(frame.locator("#views a")).to_have_text(["Trial", "This DAG run"])
     expect(frame.locator("#summary strong")).to_contain_text("ring is 4.8 % slower than default (")
@@ -102,9 +93,7 @@ def test_the_tab_of_its_dag_run_begins_with_the_answer(watched: Watched) -> None
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("trial")
 @pytest.mark.parametrize(("scheme", "width", "height"), [("light", 1366, 768), ("dark", 400, 800)])
-def test_axe_finds_nothing_on_the_pages_and_in_the_report(
-    browser: Browser, site: str, tmp_path: Path, scheme: str, width: int, height: int
-) -> None:
+def test_axe_finds_nothing_on_the_pages_and_in_the_report(browser, site, tmp_path, scheme, width, height):
     assert steptime("report", "--since", "2020-01-01", "-o", str(tmp_path / "report.html")) == 0
     text = (tmp_path / "report.html").read_text()
     assert "Trial nccl-ring: `ring` is 4.8 % slower than `default` (" in text, "for readers without scripts"
@@ -134,9 +123,7 @@ def test_axe_finds_nothing_on_the_pages_and_in_the_report(
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("trial")
-def test_a_run_of_a_trial_runs_again_with_the_later_ones_that_were_skipped(
-    watched: Watched, auth_manager: Any
-) -> None:
+def test_a_run_of_a_trial_runs_again_with_the_later_ones_that_were_skipped(watched, auth_manager):
     auth_manager.editable |= {DAG_RUN[0]}
     states = ("success", "skipped", "skipped")
     tasks = [
@@ -144,9 +131,9 @@ def test_a_run_of_a_trial_runs_again_with_the_later_ones_that_were_skipped(
         for index, state in enumerate(states)
         for name in ("submit", "wait")
     ]
-    asked: list[Any] = []
+    asked = []
 
-    def clear(route: Route) -> None:
+    def clear(route):
         asked.append(route.request.post_data_json)
         route.fulfill(json={"task_instances": [], "total_entries": 0})
 

@@ -6,18 +6,15 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 import stored
 from airflow.api_fastapi.core_api.security import get_user
-from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
@@ -31,40 +28,37 @@ from steptime.pages.server import endpoints
 from steptime.recipes.models import Mode
 from steptime.store import incident_queries
 from steptime.store.database import write_transaction
-from steptime.store.run_models import Check, Provenance, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 from steptime.wording import date
 
-from .conftest import AuthManager
-
-Publish = Callable[..., Result]
 JOB = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"
 
 
 @pytest.fixture
-def secret(make_result: Callable[..., Result]) -> Provenance:
+def secret(make_result):
     """Return the provenance of a run of a DAG that the user may not read."""
     return make_result("x").submitted.provenance.model_copy(update={"dag_id": "secret"})
 
 
-async def get(app: Any, path: str, **options: Any) -> httpx.Response:
+async def get(app, path, **options):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://airflow") as client:
         return await client.get(path, **options)
 
 
-async def post(app: Any, path: str, **options: Any) -> httpx.Response:
+async def post(app, path, **options):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://airflow") as client:
         return await client.post(path, **options)
 
 
-async def rows(app: FastAPI, **query: str) -> list[dict[str, Any]]:
+async def rows(app, **query):
     response = await get(app, "/api/results", params=query)
     assert response.status_code == 200
     table = response.json()
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
-async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: Publish) -> None:
+async def test_every_route_refuses_anonymous_requests(pages, publish):
     publish(JOB)
     del pages.dependency_overrides[get_user]
     paths = [route.path for route in pages.routes if isinstance(route, APIRoute)]
@@ -105,9 +99,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
 
 
 @pytest.mark.parametrize("credentials", [{"Authorization": "Bearer forged"}, {"Cookie": "_token=forged"}])
-async def test_forged_tokens_are_refused(
-    pages: FastAPI, credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_forged_tokens_are_refused(pages, credentials, monkeypatch):
     from airflow.api_fastapi.app import create_auth_manager, get_auth_manager, purge_cached_app
     from airflow.api_fastapi.core_api import security
 
@@ -121,13 +113,11 @@ async def test_forged_tokens_are_refused(
     assert response.status_code in (401, 403)
 
 
-async def test_the_plugin_serves_the_same_refusal() -> None:
+async def test_the_plugin_serves_the_same_refusal():
     assert (await get(_serve, "/static/main.js")).status_code == 401
 
 
-async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
-    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
-) -> None:
+async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(pages, publish, secret, auth_manager):
     outside = secret.model_copy(update={"dag_id": None, "dag_run_id": None, "task_id": None})
     publish("of-this-dag")
     publish("of-another-dag", provenance=secret)
@@ -143,12 +133,12 @@ async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
 
 
 async def test_the_tab_of_a_dag_run_has_its_runs_alone(
-    pages: FastAPI,
-    store: Store,
-    publish: Publish,
-    make_result: Callable[..., Result],
-    auth_manager: AuthManager,
-) -> None:
+    pages,
+    store,
+    publish,
+    make_result,
+    auth_manager,
+):
     of_sweep = {"dag_id": "steptime_sweep", "dag_run_id": "manual__1"}
     auth_manager.readable |= {"steptime_sweep"}
     cell = make_result("x").submitted.provenance.model_copy(update=of_sweep)
@@ -164,9 +154,7 @@ async def test_the_tab_of_a_dag_run_has_its_runs_alone(
 
 
 @pytest.mark.long
-async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
-    pages: FastAPI, store: Store, make_result: Callable[..., Result]
-) -> None:
+async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(pages, store, make_result):
     for week in range(8):
         times = [1.3 if week == 6 else 1.0] * 20
         for gpus in (1, 2):
@@ -208,7 +196,7 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
     assert may_accept == {"2-6": True, "bad": False}
 
 
-async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publish) -> None:
+async def test_the_columns_are_those_of_the_rows(pages, publish):
     publish("one", gpus=1)
     answer = (await get(pages, "/api/columns")).json()
     for table, path in (("comparison", "/api/comparison?since=0"), ("trend", "/api/trend/one")):
@@ -224,7 +212,7 @@ async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publis
 
 
 @pytest.mark.long
-async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI, publish: Publish) -> None:
+async def test_filters_go_over_all_runs_and_the_newest_are_given(pages, publish):
     for number in range(3):
         of_row = {"gpus": 2} if number else {"gpus": 1, "size": "small"}
         publish(f"run-{number}", submitted_at=1.79e9 + number, **of_row)
@@ -245,7 +233,7 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
     assert await rows(pages, search="steptime_llama3.1-25.04 100%") == []
 
 
-async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> None:
+async def test_a_filter_that_no_column_can_have_is_refused(pages):
     for text in ("many", "9" * 23):
         response = await get(pages, "/api/results", params={"gpus": text})
         told = f"'{text}' is not a value of gpus: write a number of at most 9 digits"
@@ -256,7 +244,7 @@ async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> No
 
 @pytest.mark.long
 @pytest.mark.usefixtures("sweep")
-async def test_the_runs_of_one_dag_run_scale(pages: FastAPI) -> None:
+async def test_the_runs_of_one_dag_run_scale(pages):
     answer = (await get(pages, "/api/scaling")).json()
     names = answer["columns"]
     assert [dict(zip(names, row, strict=True))["job_name"] for row in answer["rows"]] == [
@@ -270,21 +258,19 @@ async def test_the_runs_of_one_dag_run_scale(pages: FastAPI) -> None:
     assert [dict(zip(names, row, strict=True))["job_name"] for row in other["rows"]] == ["older"]
 
 
-async def test_nothing_scales_in_an_empty_store(pages: FastAPI) -> None:
+async def test_nothing_scales_in_an_empty_store(pages):
     answer = (await get(pages, "/api/scaling")).json()
     assert (answer["known"], answer["together"], answer["rows"]) == ([], None, [])
     assert answer["columns"]
 
 
-async def csv_rows(app: FastAPI, **query: str) -> list[dict[str, str]]:
+async def csv_rows(app, **query):
     response = await get(app, "/api/results.csv", params=query)
     assert response.status_code == 200
     return list(csv.DictReader(io.StringIO(response.text, newline="")))
 
 
-async def test_a_file_of_results_has_what_the_page_shows_of_them(
-    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
-) -> None:
+async def test_a_file_of_results_has_what_the_page_shows_of_them(pages, publish, secret, auth_manager):
     publish("hidden", provenance=secret)
     bad = Verdict(checks=(Check(name="x", passed=False, message='Expected "20, 21",\nbut found 3.'),))
     publish("bad", verdict=bad)
@@ -316,9 +302,7 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
     assert await csv_rows(pages, gpus="4") == []
 
 
-async def test_what_a_user_may_not_read_counts_nowhere(
-    pages: FastAPI, publish: Publish, secret: Provenance
-) -> None:
+async def test_what_a_user_may_not_read_counts_nowhere(pages, publish, secret):
     publish("hidden", gpus=64, provenance=secret, submitted_at=time.time() - 9)
     publish("seen", gpus=2, submitted_at=time.time() - 9)
     answer = (await get(pages, "/api/results")).json()
@@ -340,7 +324,7 @@ async def test_what_a_user_may_not_read_counts_nowhere(
     assert set(re.findall(r'cell="(.*?)"', metrics.text)) == {"tiny·fp32·2"}
 
 
-async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, publish: Publish) -> None:
+async def test_a_profile_has_no_trend_and_no_level_to_accept(pages, publish):
     publish("profile", mode=Mode.PROFILE)
     response = await get(pages, "/api/trend/profile")
     assert (response.status_code, response.json()["detail"]) == (
@@ -357,7 +341,7 @@ async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, pub
     )
 
 
-async def test_a_plan_has_its_runs_and_its_cost(pages: FastAPI, publish: Publish) -> None:
+async def test_a_plan_has_its_runs_and_its_cost(pages, publish):
     asked = {"workload": "llama3.1", "cluster": "local", "size": "tiny", "gpus": "1,2", "repeats": "2"}
     answer = (await get(pages, "/api/plan", params=asked)).json()
     assert [one["gpus"] for one in answer["runs"]] == [1, 1, 2, 2]
@@ -376,16 +360,14 @@ async def test_a_plan_has_its_runs_and_its_cost(pages: FastAPI, publish: Publish
         ({"environment": "A"}, "environment"),
     ],
 )
-async def test_a_plan_that_cannot_be_is_refused_in_the_planners_words(
-    pages: FastAPI, store: Store, options: dict[str, str], sentence: str
-) -> None:
+async def test_a_plan_that_cannot_be_is_refused_in_the_planners_words(pages, store, options, sentence):
     asked = {"workload": "llama3.1", "cluster": "local", "size": "tiny"} | options
     response = await get(pages, "/api/plan", params=asked)
     assert response.status_code == 422
     assert sentence in response.json()["detail"]
 
 
-async def test_a_trend_has_what_its_chart_is_drawn_with(pages: FastAPI, store: Store, slower: str) -> None:
+async def test_a_trend_has_what_its_chart_is_drawn_with(pages, store, slower):
     answer = (await get(pages, f"/api/trend/{slower}")).json()
     assert (answer["label"], answer["may_accept"]) == ("tiny·fp32·2", True)
     began = date(store.run(slower)["submitted_at"])
@@ -402,14 +384,14 @@ async def test_a_trend_has_what_its_chart_is_drawn_with(pages: FastAPI, store: S
     assert known == [answer["series"] | {"label": "tiny·fp32·2", "job_name": slower} | told]
 
 
-def test_what_json_cannot_have_is_a_fault() -> None:
+def test_what_json_cannot_have_is_a_fault():
     with pytest.raises(ValueError, match="JSON"):
         endpoints.json_response({"seconds": float("nan")})
 
 
 async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may(
-    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
-) -> None:
+    pages, publish, secret, auth_manager
+):
     for number in range(8):
         publish(f"hidden-{number}", provenance=secret, step_times=[1.0] * 20, submitted_at=1.79e9 + number)
     publish("seen", step_times=[2.0] * 20, submitted_at=1.79e9 + 10)
@@ -421,7 +403,7 @@ async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may
     assert "1 slower" in answer["sentence"]
 
 
-async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publish) -> None:
+async def test_a_run_is_given_whole(pages, store, publish):
     publish(JOB, mode=Mode.CHECKPOINT_SAVE)
     response = await get(pages, f"/api/runs/{JOB}")
     assert response.headers["Cache-Control"] == "no-store"
@@ -435,9 +417,7 @@ async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publi
     assert {"content": whole["record"], "sha256": whole["record_sha256"]} == store.record(JOB)
 
 
-async def test_two_runs_are_laid_beside_each_other(
-    pages: FastAPI, publish: Publish, secret: Provenance
-) -> None:
+async def test_two_runs_are_laid_beside_each_other(pages, publish, secret):
     publish("one", step_times=[1.0] * 20, environment={"OMP_NUM_THREADS": "2"})
     publish("another", step_times=[2.0] * 20)
     publish("hidden", provenance=secret)
@@ -453,9 +433,7 @@ async def test_two_runs_are_laid_beside_each_other(
         assert "secret" not in response.text
 
 
-async def test_a_planned_run_can_be_repeated_by_the_command_given(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
-) -> None:
+async def test_a_planned_run_can_be_repeated_by_the_command_given(pages, publish, make_result):
     from steptime.measure.repeating import make_request
     from steptime.recipes.planning import plan
     from steptime.recipes.request import PlanRequest
@@ -473,9 +451,7 @@ async def test_a_planned_run_can_be_repeated_by_the_command_given(
     assert any(one.startswith(f"commit {provenance.git_commit} → ") for one in first["differs"])
 
 
-async def test_the_source_of_a_runs_peak_is_answered_with_it(
-    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
-) -> None:
+async def test_the_source_of_a_runs_peak_is_answered_with_it(pages, publish, make_result):
     """The source is left out if the configuration now has another peak than the run was measured by."""
     from steptime.recipes.planning import plan
     from steptime.recipes.request import PlanRequest
@@ -492,14 +468,14 @@ async def test_the_source_of_a_runs_peak_is_answered_with_it(
     assert (await get(pages, "/api/runs/cpu")).json()["peak_source"] is None
 
 
-async def test_job_names_are_free_text(pages: FastAPI, publish: Publish) -> None:
+async def test_job_names_are_free_text(pages, publish):
     name = 'a/b?c="<script>" %2F#ü'
     publish(name)
     response = await get(pages, f"/api/runs/{quote(name, safe='')}")
     assert response.json()["run"]["job_name"] == name
 
 
-async def test_failures_of_the_store_are_told(pages: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failures_of_the_store_are_told(pages, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://somewhere")
     for path in ("/api/results", "/api/results.csv"):
         response = await get(pages, path)
@@ -513,7 +489,7 @@ async def test_failures_of_the_store_are_told(pages: FastAPI, monkeypatch: pytes
     assert "metrics store" in response.json()["detail"]
 
 
-async def test_pages_allow_nothing_from_elsewhere(pages: FastAPI) -> None:
+async def test_pages_allow_nothing_from_elsewhere(pages):
     for path in ("/", "/static/main.js", "/static/vendor/chart.umd.min.js", "/static/results.css"):
         response = await get(pages, path)
         assert response.status_code == 200
@@ -526,7 +502,7 @@ async def test_pages_allow_nothing_from_elsewhere(pages: FastAPI) -> None:
         assert response.headers["Cache-Control"] == "no-cache", "else a new release would not be seen"
 
 
-def test_airflow_links_to_the_pages_from_its_menu_and_from_each_dag_run() -> None:
+def test_airflow_links_to_the_pages_from_its_menu_and_from_each_dag_run():
     menu, dag_run = SteptimePlugin.external_views
     icon = {"name": "Step times", "icon": "steptime/static/icon.svg"}
     assert menu == {**icon, "href": "steptime/", "destination": "nav", "url_route": "step-times"}
@@ -537,11 +513,11 @@ def test_airflow_links_to_the_pages_from_its_menu_and_from_each_dag_run() -> Non
 @pytest.mark.parametrize(
     "path", ["../app.py", "..%2fapp.py", "vendor/..%2f..%2fapp.py", "%2fetc%2fpasswd", "none.js"]
 )
-async def test_only_the_pages_own_files_are_served(pages: FastAPI, path: str) -> None:
+async def test_only_the_pages_own_files_are_served(pages, path):
     assert (await get(pages, f"/static/{path}")).status_code == 404
 
 
-def test_the_views_are_below_the_address_that_airflow_has() -> None:
+def test_the_views_are_below_the_address_that_airflow_has():
     (mounted,) = SteptimePlugin.fastapi_apps
     assert mounted["url_prefix"] == PREFIX
     assert {view["destination"] for view in SteptimePlugin.external_views} == {"nav", "dag_run"}
@@ -552,7 +528,7 @@ def test_the_views_are_below_the_address_that_airflow_has() -> None:
 
 
 @pytest.fixture(scope="module")
-def nine_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: Callable[..., Result]) -> Path:
+def nine_weeks(tmp_path_factory, make_result):
     path = tmp_path_factory.mktemp("nine-weeks") / "steptime.db"
     for week in range(9):
         steps = [1.2 if week > 6 else 1.0] * 20
@@ -562,7 +538,7 @@ def nine_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: Callable[.
 
 
 @pytest.fixture
-def slower(nine_weeks: Path, store: Store) -> str:
+def slower(nine_weeks, store):
     """Return the newest run of a series; it and the run before it are slower than the seven before."""
     path = Path(store.url.removeprefix("sqlite:///"))
     path.parent.mkdir(exist_ok=True)
@@ -570,14 +546,14 @@ def slower(nine_weeks: Path, store: Store) -> str:
     return "week-8"
 
 
-def accepted(store: Store, job_name: str) -> str:
+def accepted(store, job_name):
     """Return why the level that begins with a run was accepted."""
     return {row["job_name"]: row["accepted"] for row in trend(store, Series.from_row(store.run(job_name)))}[
         job_name
     ]
 
 
-async def test_a_level_is_accepted_by_who_may_edit_runs(pages: FastAPI, store: Store, slower: str) -> None:
+async def test_a_level_is_accepted_by_who_may_edit_runs(pages, store, slower):
     answer = await post(
         pages,
         "/api/accept",
@@ -612,9 +588,7 @@ async def test_a_level_is_accepted_by_who_may_edit_runs(pages: FastAPI, store: S
         ),
     ],
 )
-async def test_what_is_refused_changes_nothing(
-    pages: FastAPI, store: Store, slower: str, asked: dict[str, Any], refusal: tuple[int, str]
-) -> None:
+async def test_what_is_refused_changes_nothing(pages, store, slower, asked, refusal):
     answer = await post(pages, "/api/accept", **asked)
 
     status, why = refusal
@@ -623,9 +597,7 @@ async def test_what_is_refused_changes_nothing(
 
 
 @pytest.mark.long
-async def test_who_may_only_read_accepts_nothing(
-    pages: FastAPI, store: Store, slower: str, auth_manager: AuthManager
-) -> None:
+async def test_who_may_only_read_accepts_nothing(pages, store, slower, auth_manager):
     auth_manager.editable.clear()
 
     answer = await post(pages, "/api/accept", json={"job_name": slower, "note": "why"})
@@ -640,7 +612,7 @@ async def test_who_may_only_read_accepts_nothing(
 
 
 @pytest.fixture
-def incident_id(slower: str, store: Store) -> int:
+def incident_id(slower, store):
     """Return the incident of that series."""
     [found] = update_incidents(store, now=1e9 + 9)
     assert found.id is not None
@@ -648,9 +620,7 @@ def incident_id(slower: str, store: Store) -> int:
     return found.id
 
 
-async def test_incidents_are_shown_with_their_cells_and_accept_a_note(
-    pages: FastAPI, incident_id: int
-) -> None:
+async def test_incidents_are_shown_with_their_cells_and_accept_a_note(pages, incident_id):
     [found] = (await get(pages, "/api/incidents?since=0")).json()["incidents"]
     assert found["title"].startswith("tiny·fp32·2 on local 20.0 % slower since ")
     assert (found["state"], found["may_edit"], len(found["recent"])) == ("open", True, 9)
@@ -662,9 +632,7 @@ async def test_incidents_are_shown_with_their_cells_and_accept_a_note(
     assert (found["note"], found["noted_by"]) == ("a bad switch", "somebody")
 
 
-async def test_an_incident_is_accepted_with_the_level_of_its_cells(
-    pages: FastAPI, store: Store, incident_id: int
-) -> None:
+async def test_an_incident_is_accepted_with_the_level_of_its_cells(pages, store, incident_id):
     asked = {"note": "a new driver", "action": "accept"}
     assert (await post(pages, f"/api/incidents/{incident_id}", json=asked)).json()["state"] == "accepted"
     assert accepted(store, "week-7") == "a new driver (somebody)"
@@ -675,9 +643,7 @@ async def test_an_incident_is_accepted_with_the_level_of_its_cells(
     )
 
 
-async def test_an_incident_is_silenced_until_a_day_and_counts_apart_until_then(
-    pages: FastAPI, incident_id: int
-) -> None:
+async def test_an_incident_is_silenced_until_a_day_and_counts_apart_until_then(pages, incident_id):
     path, until = f"/api/incidents/{incident_id}", time.time() + 90 * 86_400
     day = f"{datetime.fromtimestamp(until).astimezone():%Y-%m-%d}"
     asked = {"note": "ticket 4711", "action": "silence", "until": day}
@@ -698,8 +664,8 @@ async def test_an_incident_is_silenced_until_a_day_and_counts_apart_until_then(
 
 @pytest.mark.long
 async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by_those_who_may_read_them(
-    pages: FastAPI, store: Store, incident_id: int, auth_manager: AuthManager
-) -> None:
+    pages, store, incident_id, auth_manager
+):
     path, asked = f"/api/incidents/{incident_id}", {"note": "why", "action": "accept"}
     assert (await post(pages, path, json={"note": " "})).status_code == 422
     assert (await post(pages, path, json=asked, headers={"Sec-Fetch-Site": "cross-site"})).status_code == 403
@@ -713,8 +679,8 @@ async def test_an_incident_is_changed_by_those_who_may_edit_its_runs_and_seen_by
 
 @pytest.mark.parametrize("action", ["note", "accept", "silence"])
 async def test_an_incident_with_cells_that_a_user_may_not_see_is_not_changed_by_that_user(
-    pages: FastAPI, store: Store, incident_id: int, action: str
-) -> None:
+    pages, store, incident_id, action
+):
     """Accepting would also close it for users who see the other cells."""
     [cell] = find_incident(store, incident_id).cells
     cells = [cell.as_json, replace(cell, dag_id="hidden").as_json]
@@ -729,15 +695,13 @@ async def test_an_incident_with_cells_that_a_user_may_not_see_is_not_changed_by_
     assert accepted(store, "week-7") == ""
 
 
-async def test_a_run_has_its_verdict_in_a_sentence(pages: FastAPI, slower: str) -> None:
+async def test_a_run_has_its_verdict_in_a_sentence(pages, slower):
     answer = (await get(pages, f"/api/runs/{slower}")).json()
     assert answer["sentence"] == "1.2 s, 20.0 % slower than usual (1 s over 7 runs), suspected"
     assert (await get(pages, "/api/runs/week-2")).json()["sentence"].startswith("1 s, insufficient history")
 
 
-async def test_runs_of_no_dag_are_accepted_on_the_command_line(
-    pages: FastAPI, store: Store, publish: Publish, make_result: Callable[..., Result]
-) -> None:
+async def test_runs_of_no_dag_are_accepted_on_the_command_line(pages, store, publish, make_result):
     outside = make_result("x").submitted.provenance.model_copy(update={"dag_id": None, "dag_run_id": None})
     publish("by hand", provenance=outside)
 
@@ -746,9 +710,7 @@ async def test_runs_of_no_dag_are_accepted_on_the_command_line(
     assert (answer.status_code, "steptime results accept" in answer.text) == (403, True)
 
 
-async def test_two_sets_of_runs_are_compared(
-    pages: FastAPI, publish: Publish, secret: Provenance, auth_manager: AuthManager
-) -> None:
+async def test_two_sets_of_runs_are_compared(pages, publish, secret, auth_manager):
     publish("slow", step_times=[1.1] * 20, environment={"NCCL_ALGO": "Ring"})
     publish("fast", step_times=[1.0] * 20)
     hidden = secret.model_copy(update={"environment": {"NCCL_ALGO": "Ring"}})

@@ -2,22 +2,16 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 import stored
-from fastapi import FastAPI
 from postgresql_service import started_postgresql
 from pydantic import TypeAdapter, ValidationError
 
 from steptime.judging.incident_updates import update_incidents
 from steptime.pages.server.inputs import Note
-from steptime.store.run_models import Result
-from steptime.store.run_queries import Store
 
 MOMENTS = (
     "nan",
@@ -87,14 +81,14 @@ JSON_VALUES = (
 
 
 @pytest.fixture
-def server(pages: FastAPI) -> Iterator[httpx.AsyncClient]:
+def server(pages):
     """Return a client of the pages for which an exception in them is status 500, as behind a real server."""
     transport = httpx.ASGITransport(pages, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://airflow")
 
 
 @pytest.fixture
-def filled(store: Store, make_result: Callable[..., Result]) -> str:
+def filled(store, make_result):
     """Fill the store with a series that got slower and its incident; return the newest run."""
     for week in range(9):
         times = [1.2 if week > 6 else 1.0] * 20
@@ -104,7 +98,7 @@ def filled(store: Store, make_result: Callable[..., Result]) -> str:
 
 
 @pytest.mark.usefixtures("filled")
-async def test_moments_that_are_none_are_refused_in_a_sentence(server: httpx.AsyncClient) -> None:
+async def test_moments_that_are_none_are_refused_in_a_sentence(server):
     for path in ("report.html", "comparison", "incidents", "results", "results.csv"):
         for moment in MOMENTS:
             answer = await server.get(f"/api/{path}?since={quote(moment)}")
@@ -117,18 +111,14 @@ async def test_moments_that_are_none_are_refused_in_a_sentence(server: httpx.Asy
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("body", [*BODIES, SURROGATE], ids=repr)
-async def test_bodies_that_json_cannot_repeat_are_refused_in_a_sentence(
-    server: httpx.AsyncClient, body: bytes
-) -> None:
+async def test_bodies_that_json_cannot_repeat_are_refused_in_a_sentence(server, body):
     for path in ("accept", "incidents/1", "incidents/99999999999999999999"):
         answer = await server.post(f"/api/{path}", content=body, headers={"Content-Type": "application/json"})
         assert (answer.status_code, isinstance(answer.json()["detail"], str)) == (422, True), answer.text
 
 
 @pytest.mark.parametrize("char", ["\0", "\x1b", "\u202e", "\U000e0041"])
-async def test_a_note_has_visible_characters_only(
-    server: httpx.AsyncClient, filled: str, store: Store, char: str
-) -> None:
+async def test_a_note_has_visible_characters_only(server, filled, store, char):
     refused = await server.post("/api/accept", json={"job_name": filled, "note": f"why{char}not"})
     assert (refused.status_code, f"U+{ord(char):04X}" in refused.json()["detail"]) == (422, True)
     answer = await server.post(
@@ -137,9 +127,7 @@ async def test_a_note_has_visible_characters_only(
     assert answer.status_code == 200, answer.text
 
 
-async def test_an_address_of_the_store_reaches_no_page(
-    server: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_address_of_the_store_reaches_no_page(server, monkeypatch, caplog):
     monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://127.0.0.1:1/db?user=u&password=SECRETPW")
     answer = await server.get("/api/series")
     assert answer.status_code == 503
@@ -150,7 +138,7 @@ async def test_an_address_of_the_store_reaches_no_page(
     assert "SECRETPW" not in caplog.text
 
 
-def random_request(rng: random.Random) -> dict[str, Any]:
+def random_request(rng):
     """Return a request to any route with values that may not fit."""
     if rng.random() < 0.25:
         number = rng.choice(["1", "0", "-1", "9" * 20, "x", "%00", "1.5"])
@@ -176,9 +164,9 @@ def random_request(rng: random.Random) -> dict[str, Any]:
     return {"method": "GET", "url": f"/api/{path}?{query}{needed}"}
 
 
-async def fuzz(server: httpx.AsyncClient, requests: int, seed: int) -> None:
+async def fuzz(server, requests, seed):
     rng = random.Random(seed)  # noqa: S311 (no secret)
-    statuses: dict[int, int] = {}
+    statuses = {}
     for _ in range(requests):
         request = random_request(rng)
         answer = await server.request(**request)
@@ -190,18 +178,18 @@ async def fuzz(server: httpx.AsyncClient, requests: int, seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("filled")
-async def test_no_request_of_300_gets_status_500(server: httpx.AsyncClient) -> None:
+async def test_no_request_of_300_gets_status_500(server):
     await fuzz(server, 300, seed=1)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("filled")
-async def test_no_request_of_3000_gets_status_500(server: httpx.AsyncClient) -> None:
+async def test_no_request_of_3000_gets_status_500(server):
     await fuzz(server, 3000, seed=2)
 
 
 @pytest.fixture
-def in_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_postgresql(tmp_path, monkeypatch):
     """Keep the test's metrics store in a PostgreSQL server."""
     with started_postgresql() as server:
         monkeypatch.setenv("STEPTIME_STORE_URL", server.url)
@@ -210,12 +198,12 @@ def in_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 @pytest.mark.slow
 async def test_no_request_gets_status_500_with_postgresql(
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    make_result: Callable[..., Result],
-    pages: FastAPI,
-    request: pytest.FixtureRequest,
-) -> None:
+    store,
+    monkeypatch,
+    make_result,
+    pages,
+    request,
+):
     request.getfixturevalue("in_postgresql")
     request.getfixturevalue("filled")
     await fuzz(request.getfixturevalue("server"), 300, seed=3)
@@ -236,7 +224,7 @@ async def test_no_request_gets_status_500_with_postgresql(
         ("a\ue000", False),
     ],
 )
-def test_a_note_is_what_people_can_read(text: str, is_a_note: bool) -> None:
+def test_a_note_is_what_people_can_read(text, is_a_note):
     note = TypeAdapter(Note)
     if is_a_note:
         assert note.validate_python(f" {text} ") == text

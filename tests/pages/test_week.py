@@ -2,21 +2,18 @@
 
 import re
 import time
-from collections.abc import Callable
 
 import pytest
-from browser import Watched
 from pages.framed import NAVIGATION, column, ending, opened
-from playwright.sync_api import FrameLocator, Page, Route, expect
-from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, WEST_CHANGE, Stores, named, planted
+from playwright.sync_api import expect
+from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, WEST_CHANGE, named, planted
 
-from steptime.store.run_models import Check, Result, Verdict
-from steptime.store.run_queries import Store
+from steptime.store.run_models import Check, Verdict
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600), pytest.mark.usefixtures("half_year")]
 
 
-def rows(frame: FrameLocator) -> list[dict[str, str]]:
+def rows(frame):
     """Return the cells of the table as displayed, with empty texts for missing columns."""
     heads = frame.locator("thead th").evaluate_all("(heads) => heads.map((head) => head.dataset.key)")
     columns = [column(frame, head) for head in heads]
@@ -27,7 +24,7 @@ def rows(frame: FrameLocator) -> list[dict[str, str]]:
     ]
 
 
-def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None:
+def test_exactly_what_is_planted_is_named(page, half_year):
     frame = opened(page, NAVIGATION)
     expect(frame.locator("tr[data-cell]")).to_have_count(60)
     assert named(rows(frame)) == planted(half_year)
@@ -47,7 +44,7 @@ def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None
     expect(frame.locator(".totals")).to_contain_text("60 cells · ")
 
 
-def test_the_list_of_nodes_begins_with_the_slow_one(page: Page, half_year: Stores) -> None:
+def test_the_list_of_nodes_begins_with_the_slow_one(page, half_year):
     frame = opened(page, NAVIGATION)
     frame.get_by_role("link", name="Nodes", exact=True).click()
     first = frame.locator("#nodes tbody tr").first
@@ -61,7 +58,7 @@ WIDE_FONT = "* { letter-spacing: 0.06em; word-spacing: 0.1em; font-family: monos
 
 
 @pytest.mark.parametrize("style", ["", WIDE_FONT])
-def test_a_small_screen_has_the_whole_table_and_a_telephone_the_verdicts(page: Page, style: str) -> None:
+def test_a_small_screen_has_the_whole_table_and_a_telephone_the_verdicts(page, style):
     page.set_viewport_size({"width": 1366, "height": 768})
     frame = opened(page, NAVIGATION)
     add_style(frame, style)
@@ -81,7 +78,7 @@ def test_a_small_screen_has_the_whole_table_and_a_telephone_the_verdicts(page: P
     assert box["x"] + box["width"] <= 380
 
 
-def add_style(frame: FrameLocator, style: str) -> None:
+def add_style(frame, style):
     """Add rules to a page whose policy forbids style elements."""
     frame.locator("html").evaluate(
         "(_, style) => { const sheet = new CSSStyleSheet(); sheet.replaceSync(style);"
@@ -90,7 +87,7 @@ def add_style(frame: FrameLocator, style: str) -> None:
     )
 
 
-def test_a_keyboard_reaches_the_first_cell_by_three_keys(page: Page) -> None:
+def test_a_keyboard_reaches_the_first_cell_by_three_keys(page):
     frame = opened(page, NAVIGATION)
     expect(frame.locator("tr[data-cell]")).to_have_count(60)
     page.keyboard.press("Tab")
@@ -103,7 +100,7 @@ def test_a_keyboard_reaches_the_first_cell_by_three_keys(page: Page) -> None:
     assert page.url.endswith(NAVIGATION)
 
 
-def test_a_screen_reader_is_told_the_row_and_its_recent_runs(page: Page) -> None:
+def test_a_screen_reader_is_told_the_row_and_its_recent_runs(page):
     frame = opened(page, NAVIGATION)
     rows = frame.locator("tr[data-cell]")
     expect(rows.get_by_role("rowheader")).to_have_count(60)
@@ -113,9 +110,7 @@ def test_a_screen_reader_is_told_the_row_and_its_recent_runs(page: Page) -> None
     expect(frame.locator("[data-incident]").first.get_by_role("img", name=said)).to_have_count(1)
 
 
-def test_a_click_beside_a_cell_opens_its_trend_and_rows_that_open_nothing_do_not_look_so(
-    page: Page, half_year: Stores
-) -> None:
+def test_a_click_beside_a_cell_opens_its_trend_and_rows_that_open_nothing_do_not_look_so(page, half_year):
     frame = opened(page, NAVIGATION)
     row = frame.locator(f"tr[data-cell='{STEP}']")
     assert row.evaluate("(row) => getComputedStyle(row).cursor") == "pointer"
@@ -126,7 +121,7 @@ def test_a_click_beside_a_cell_opens_its_trend_and_rows_that_open_nothing_do_not
     assert row.evaluate("(row) => getComputedStyle(row).cursor") != "pointer"
 
 
-def test_a_store_that_fails_shows_no_empty_table(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_shows_no_empty_table(watched, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://nowhere")
     frame = opened(watched.page, NAVIGATION)
     expect(frame.locator("#message .failure")).to_be_visible()
@@ -135,7 +130,7 @@ def test_a_store_that_fails_shows_no_empty_table(watched: Watched, monkeypatch: 
     watched.complaints.clear()  # Chromium logs the answer 503
 
 
-def test_what_changed_and_whether_the_publication_is_passed_stand_beside_the_cell(page: Page) -> None:
+def test_what_changed_and_whether_the_publication_is_passed_stand_beside_the_cell(page):
     frame = opened(page, NAVIGATION)
     found = {row["cell"]: row for row in rows(frame)}
     assert found[STEP]["changes"].startswith("NVTE_FUSED_ATTN 1 → 0; nodes: ")
@@ -148,7 +143,7 @@ def test_what_changed_and_whether_the_publication_is_passed_stand_beside_the_cel
     assert frame.locator("tbody td[title]:not([title=''])").count() == 0, "a title needs a mouse"
 
 
-def test_cells_are_searched_and_filtered_and_the_address_keeps_both(page: Page) -> None:
+def test_cells_are_searched_and_filtered_and_the_address_keeps_both(page):
     frame = opened(page, NAVIGATION)
     frame.locator("#only-dtype").select_option("fp8")
     frame.locator("#find").fill("70b")
@@ -170,7 +165,7 @@ def test_cells_are_searched_and_filtered_and_the_address_keeps_both(page: Page) 
     expect(frame.locator("#message")).to_contain_text("No cell fits the search and the filters.")
 
 
-def test_a_bad_node_has_a_page_with_its_runs_and_how_to_exclude_it(page: Page, half_year: Stores) -> None:
+def test_a_bad_node_has_a_page_with_its_runs_and_how_to_exclude_it(page, half_year):
     frame = opened(page, NAVIGATION)
     frame.locator("[data-incident]").get_by_role("link", name=half_year.bad_node, exact=True).click()
     said = (
@@ -184,7 +179,7 @@ def test_a_bad_node_has_a_page_with_its_runs_and_how_to_exclude_it(page: Page, h
     expect(page).to_have_url(ending(f"?view=node&cluster=east&node={half_year.bad_node}"))
 
 
-def test_a_note_is_written_on_an_incident(page: Page) -> None:
+def test_a_note_is_written_on_an_incident(page):
     frame = opened(page, NAVIGATION)
     card = frame.locator("[data-incident]").first
     card.get_by_role("button", name="Write a note").click()
@@ -193,7 +188,7 @@ def test_a_note_is_written_on_an_incident(page: Page) -> None:
     expect(card.locator(".note")).to_contain_text("ticket 4711 (")
 
 
-def test_a_known_incident_is_silenced_until_a_day_and_counts_apart(page: Page) -> None:
+def test_a_known_incident_is_silenced_until_a_day_and_counts_apart(page):
     frame = opened(page, NAVIGATION)
     cards = frame.locator("[data-incident]:visible")
     title = cards.first.get_by_role("heading").text_content()
@@ -218,8 +213,8 @@ def test_a_known_incident_is_silenced_until_a_day_and_counts_apart(page: Page) -
     expect(card).to_be_visible()
 
 
-def test_incidents_that_have_no_room_are_behind_a_line_as_cards(page: Page) -> None:
-    def answer(route: Route) -> None:
+def test_incidents_that_have_no_room_are_behind_a_line_as_cards(page):
+    def answer(route):
         found = route.fetch().json()
         route.fulfill(json={"incidents": (3 * found["incidents"])[:7]})
 
@@ -230,7 +225,7 @@ def test_incidents_that_have_no_room_are_behind_a_line_as_cards(page: Page) -> N
     expect(frame.locator("[data-incident]:visible")).to_have_count(7)
 
 
-def test_a_page_without_airflow_around_it_goes_back_by_one_press(page: Page) -> None:
+def test_a_page_without_airflow_around_it_goes_back_by_one_press(page):
     page.goto("/steptime/?view=week")
     page.get_by_role("link", name="Runs", exact=True).click()
     expect(page.locator("tr[data-job]").first).to_be_visible()
@@ -240,7 +235,7 @@ def test_a_page_without_airflow_around_it_goes_back_by_one_press(page: Page) -> 
     assert written == "2 h 0 min"
 
 
-def test_the_views_are_reached_by_keyboard_and_left_by_the_browsers_button(page: Page) -> None:
+def test_the_views_are_reached_by_keyboard_and_left_by_the_browsers_button(page):
     frame = opened(page, NAVIGATION)
     runs = frame.get_by_role("link", name="Runs", exact=True)
     runs.focus()
@@ -252,9 +247,7 @@ def test_the_views_are_reached_by_keyboard_and_left_by_the_browsers_button(page:
     expect(frame.locator("tr[data-cell]")).to_have_count(60)
 
 
-def test_a_cell_that_failed_leads_to_its_run_and_its_trend_says_so(
-    page: Page, store: Store, publish: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_failed_leads_to_its_run_and_its_trend_says_so(page, store, publish, monkeypatch):
     monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
     now = time.time()
     for day in range(20, 13, -1):

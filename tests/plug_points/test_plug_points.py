@@ -5,9 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,7 +39,7 @@ print(json.dumps({
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def outside(tmp_path):
     """Return a function that runs Python where ACME's package is installed; `stdin` is its input."""
     site, config = tmp_path / "site", tmp_path / "config"
     shutil.copytree(OUTSIDE / "acme_plugs", site / "acme_plugs")
@@ -69,7 +67,7 @@ def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         "STEPTIME_HOME": str(tmp_path / "home"),
     }
 
-    def run(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def run(*argv, stdin=""):
         return subprocess.run(
             [sys.executable, *argv],
             input=stdin,
@@ -84,9 +82,7 @@ def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.service
-def test_one_of_everything_is_added_from_outside(
-    outside: Callable[..., Any], make_result: Callable[..., Any]
-) -> None:
+def test_one_of_everything_is_added_from_outside(outside, make_result):
     done = outside("-c", IN_PYTHON, stdin=make_result().model_dump_json(exclude={"verdict"}))
 
     assert done.returncode == 0, done.stderr
@@ -99,7 +95,7 @@ def test_one_of_everything_is_added_from_outside(
 
 
 @pytest.mark.service
-def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_broken_addition_is_named_with_what_to_do(outside, tmp_path):
     about = tmp_path / "site" / "acme_plugs-1.0.dist-info" / "entry_points.txt"
     entries = about.read_text()
     ask = ("-c", "from steptime.clusters.config import load_cluster; load_cluster('far')")
@@ -118,7 +114,7 @@ def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any],
 
 
 @pytest.mark.service
-def test_an_option_is_a_flag_of_its_type(outside: Callable[..., Any]) -> None:
+def test_an_option_is_a_flag_of_its_type(outside):
     cli = "from steptime.cli import main; main()"
     described = outside("-c", cli, "plan", "--help").stdout
     [share] = [line.split() for line in described.splitlines() if "--share" in line]

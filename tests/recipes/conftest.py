@@ -1,7 +1,6 @@
 """A configuration that a test may change."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ from steptime import settings
 
 
 @pytest.fixture
-def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(config_folder, monkeypatch):
     """Return a copy of the shipped configuration, which is the one in use."""
     shutil.copytree(settings.shipped("config"), config_folder, dirs_exist_ok=True)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))

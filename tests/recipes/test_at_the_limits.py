@@ -1,7 +1,6 @@
 """Plans exactly at a budget and just beside it, and how sizes and hours are shown at each change of form."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from steptime.recipes.sweep_planning import SweepPlan
         *((999 << 40, "999 TiB"), (1000 << 40, "1,000 TiB"), (123_456 << 40, "123,456 TiB")),
     ],
 )
-def test_a_size_has_three_digits(number: int, text: str) -> None:
+def test_a_size_has_three_digits(number, text):
     assert format_bytes(number) == text
 
 
@@ -31,32 +30,32 @@ def test_a_size_has_three_digits(number: int, text: str) -> None:
         *((0.999, "1.00"), (2.5, "2.50"), (1234.5, "1,234.50"), (2048 * 24.0, "49,152.00")),
     ],
 )
-def test_hours_have_two_digits_at_least(hours: float, text: str) -> None:
+def test_hours_have_two_digits_at_least(hours, text):
     assert format_hours(hours) == text
 
 
 @pytest.mark.parametrize(
     ("limit", "asks"), [(None, False), (9.99, True), (10.0, False), (10.01, False), (0.0, True)]
 )
-def test_a_sweep_above_its_limit_needs_approval(limit: float | None, asks: bool) -> None:
-    plan: Any = SimpleNamespace(approval_above_gpu_hours=limit, gpu_hours_max=10.0)
+def test_a_sweep_above_its_limit_needs_approval(limit, asks):
+    plan = SimpleNamespace(approval_above_gpu_hours=limit, gpu_hours_max=10.0)
     assert SweepPlan.needs_approval.fget(plan) is asks  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("budget", "cells"), [(0.29, 2), (0.3, 3), (0.3 - 1e-7, 3), (0.31, 3), (0.09, 0), (9, 4)]
 )
-def test_a_trial_reserves_the_cells_that_its_budget_is_enough_for(budget: float, cells: int) -> None:
+def test_a_trial_reserves_the_cells_that_its_budget_is_enough_for(budget, cells):
     of_trial = [SimpleNamespace(gpu_hours_max=0.1) for _ in range(4)]
-    plan: Any = SimpleNamespace(cells=of_trial, gpu_hours_max=budget)
+    plan = SimpleNamespace(cells=of_trial, gpu_hours_max=budget)
     assert len(SweepPlan.reserving_cells.fget(plan)) == cells  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("states_gb", "fits"), [(79.9, True), (80.0, True), (80.1, False)])
-def test_what_fills_a_gpu_exactly_fits(states_gb: float, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fills_a_gpu_exactly_fits(states_gb, fits, monkeypatch):
     estimate = SimpleNamespace(states_gb=states_gb, gpu_gb=80.0)
     monkeypatch.setattr(memory, "estimate_memory", lambda *_: estimate)
-    run: Any = SimpleNamespace(
+    run = SimpleNamespace(
         label="405b", recipe=SimpleNamespace(gpu_type="h100"), performance=SimpleNamespace(trainer=None)
     )
     if fits:
@@ -79,6 +78,6 @@ def test_what_fills_a_gpu_exactly_fits(states_gb: float, fits: bool, monkeypatch
         ("", []),
     ],
 )
-def test_node_lists_come_back_as_they_were(text: str, nodes: list[str]) -> None:
+def test_node_lists_come_back_as_they_were(text, nodes):
     assert list(expand_nodes(text)) == nodes
     assert fold_nodes(reversed(nodes)) == text

@@ -1,7 +1,6 @@
 """Mistakes in a workload's file: each has its sentence, all are reported at once, no other file suffers."""
 
 import json
-from pathlib import Path
 
 import pytest
 from called import steptime
@@ -378,7 +377,7 @@ MISTAKES = {
 """By mistake: a text of GOOD, its replacement, and the sentence, or its beginning if it ends in 'and'."""
 
 
-def refusal(config: Path, text: str) -> list[str]:
+def refusal(config, text):
     """Return the sentences that refuse a workload's file, each without the path of the file."""
     path = config / "workloads" / "small-1.0.yaml"
     path.write_text(text)
@@ -389,17 +388,17 @@ def refusal(config: Path, text: str) -> list[str]:
     return [sentence.removeprefix(f"{path}, ") for sentence in sentences]
 
 
-def changed(text: str, old: str, new: str) -> str:
+def changed(text, old, new):
     assert text.count(old) == 1, old
     return text.replace(old, new)
 
 
-def test_the_good_one_loads(config: Path) -> None:
+def test_the_good_one_loads(config):
     (config / "workloads" / "small-1.0.yaml").write_text(GOOD)
     assert load_workload("small").size_names() == ("8b", "8b-proxy")
 
 
-def test_each_mistake_has_its_sentence(config: Path) -> None:
+def test_each_mistake_has_its_sentence(config):
     wrong = {}
     for name, (old, new, sentence) in MISTAKES.items():
         told = refusal(config, changed(GOOD, old, new))
@@ -428,13 +427,13 @@ MISFITTING_PARTS = (
 """What shows only when parts of the file are compared with others, or with other files."""
 
 
-def with_all(text: str, changes: tuple[tuple[str, str], ...]) -> str:
+def with_all(text, changes):
     for old, new in changes:
         text = changed(text, old, new)
     return text
 
 
-def test_parts_are_compared_once_every_part_is_valid(config: Path) -> None:
+def test_parts_are_compared_once_every_part_is_valid(config):
     """All wrong values are told at once; after they are mended, all parts that do not fit together."""
     text = with_all(GOOD, MISFITTING_PARTS)
     assert [sentence.partition(": ")[0] for sentence in refusal(config, with_all(text, WRONG_VALUES))] == [
@@ -468,7 +467,7 @@ MISFIT = (
 )
 
 
-def test_rules_of_performance_are_checked_beside_the_rest(config: Path) -> None:
+def test_rules_of_performance_are_checked_beside_the_rest(config):
     text = changed(changed(GOOD, "size: 8b,", "size: 9b,"), "num_query_groups: 8", "num_query_groups: 12")
     text = with_all(text, OF_PERFORMANCE)
     of_heads = MISTAKES["heads and query groups"][2].replace("line 26", "line 27")
@@ -479,7 +478,7 @@ def test_rules_of_performance_are_checked_beside_the_rest(config: Path) -> None:
     ]
 
 
-def test_a_scaling_that_only_newer_gpus_have_is_refused(config: Path) -> None:
+def test_a_scaling_that_only_newer_gpus_have_is_refused(config):
     fp8 = changed(GOOD, "dtypes: [bf16]\n        gpus: [16, 32]", "dtypes: [fp8]\n        gpus: [16, 32]")
     rule = "dtypes: [fp8], trainer: {{fp8_recipe: {}}}}}\nsizes"
     assert refusal(config, changed(fp8, "vboost: true}\nsizes", rule.format("mxfp8"))) == [
@@ -492,7 +491,7 @@ def test_a_scaling_that_only_newer_gpus_have_is_refused(config: Path) -> None:
     assert load_workload("small").workload == "small-1.0"
 
 
-def test_a_misspelt_name_in_a_rule_is_its_only_mistake(config: Path) -> None:
+def test_a_misspelt_name_in_a_rule_is_its_only_mistake(config):
     """The rule then holds for no row, and may set what contradicts others: neither was meant."""
     rule = "gpu_types: [b2000], trainer: {fp8_recipe: delayed}}\nsizes"
     assert refusal(config, changed(GOOD, "vboost: true}\nsizes", rule)) == [
@@ -501,7 +500,7 @@ def test_a_misspelt_name_in_a_rule_is_its_only_mistake(config: Path) -> None:
     ]
 
 
-def test_a_broken_workload_hides_no_other(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_workload_hides_no_other(config, capsys):
     (config / "workloads" / "small-1.0.yaml").write_text(changed(GOOD, "size: 8b,", "size: 9b,"))
     assert plan(PlanRequest(workload="llama3.1")).runs
     assert steptime("recipes", "--format", "json") == 1
@@ -514,7 +513,7 @@ def test_a_broken_workload_hides_no_other(config: Path, capsys: pytest.CaptureFi
     )
 
 
-def test_a_broken_gpu_type_hides_no_other(config: Path) -> None:
+def test_a_broken_gpu_type_hides_no_other(config):
     """A GPU type whose peak cannot be read is not used; everything else is listed and planned."""
     gpus = config / "gpus.yaml"
     gpus.write_text(gpus.read_text().replace("{bf16: 2250, ", "{bf16: fast, "))

@@ -1,8 +1,6 @@
 """Broken config files: each is refused in one sentence with file, line and field."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, Self
 
 import pytest
@@ -14,7 +12,7 @@ from steptime.recipes.config_files import FieldError, load_yaml_model
 
 
 @pytest.fixture
-def usual_recursion_limit() -> Iterator[None]:
+def usual_recursion_limit():
     """Set Python's recursion limit to its default, which Hypothesis raises for other tests."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
@@ -51,13 +49,13 @@ spare: {16: 1}
 """
 
 
-def _file(folder: Path, text: str) -> Path:
+def _file(folder, text):
     path = folder / "cart.yaml"
     path.write_text(text)
     return path
 
 
-def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
+def test_reads_lists_as_tuples_and_keys_as_text(tmp_path):
     cart = load_yaml_model(_file(tmp_path, GOOD), Cart)
     assert cart.wheels[1] == Wheel(radius=30, position="rear")
     assert cart.load == 3.0
@@ -83,7 +81,7 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
         ("load: 3", "load: null", "line 2, load: has to be a number, not null."),
     ],
 )
-def test_names_line_and_field(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_names_line_and_field(tmp_path, old, new, complaint):
     path = _file(tmp_path, GOOD.replace(old, new))
     with pytest.raises(UserError) as refusal:
         load_yaml_model(path, Cart)
@@ -108,14 +106,14 @@ def test_names_line_and_field(tmp_path: Path, old: str, new: str, complaint: str
     ],
 )
 @pytest.mark.usefixtures("usual_recursion_limit")
-def test_what_is_no_mapping_at_all(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+def test_what_is_no_mapping_at_all(tmp_path, content, complaint):
     if content is not None:
         (tmp_path / "cart.yaml").write_bytes(content)
     with pytest.raises(UserError, match=complaint):
         load_yaml_model(tmp_path / "cart.yaml", Cart)
 
 
-def test_the_first_fifty_mistakes_are_told_and_how_many_there_are_beyond(tmp_path: Path) -> None:
+def test_the_first_fifty_mistakes_are_told_and_how_many_there_are_beyond(tmp_path):
     for wrong in (50, 51, 53):
         spare = "".join(f"  n{number}: x\n" for number in range(wrong))
         with pytest.raises(UserError) as refusal:
@@ -128,7 +126,7 @@ def test_the_first_fifty_mistakes_are_told_and_how_many_there_are_beyond(tmp_pat
             assert last == f"… and {wrong - 50} problems more in this file."
 
 
-def test_a_repeated_key_is_told_beside_the_rest(tmp_path: Path) -> None:
+def test_a_repeated_key_is_told_beside_the_rest(tmp_path):
     text = GOOD.replace("load: 3", "load: 3\nload: heavy\ncolour: red\ncolour: blue")
     with pytest.raises(UserError) as refusal:
         load_yaml_model(_file(tmp_path, text), Cart)
@@ -140,7 +138,7 @@ def test_a_repeated_key_is_told_beside_the_rest(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_merged_in_may_be_given_otherwise(tmp_path: Path) -> None:
+def test_what_is_merged_in_may_be_given_otherwise(tmp_path):
     rear = "<<: *front\n    position: rear"
     text = GOOD.replace("  - {radius", "  - &front {radius").replace("radius: 30\n    position: rear", rear)
     assert load_yaml_model(_file(tmp_path, text), Cart).wheels[1] == Wheel(radius=20, position="rear")

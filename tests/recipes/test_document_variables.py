@@ -21,11 +21,11 @@ RECIPE = {"workload": "llama3.1", "size": "8b", "gpu_type": "h100", "gpus": "8"}
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-def test_the_page_has_each_variable_of_the_documents(variable: str) -> None:
+def test_the_page_has_each_variable_of_the_documents(variable):
     assert [row for row in ROWS if f"`{variable}`" in row[0]]
 
 
-def test_the_page_names_only_options_that_exist() -> None:
+def test_the_page_names_only_options_that_exist():
     flags = {
         flag
         for option in option_fields()
@@ -36,7 +36,7 @@ def test_the_page_names_only_options_that_exist() -> None:
 
 
 @pytest.mark.parametrize("variable", INSTEAD)
-def test_a_variable_without_effect_is_answered_with_what_does_it(variable: str) -> None:
+def test_a_variable_without_effect_is_answered_with_what_does_it(variable):
     with pytest.raises(UserError, match=f"'{variable}' is a variable of NVIDIA's scripts") as refused:
         plan(PlanRequest(**RECIPE, environment={variable: "true"}))
     [row] = [row for row in ROWS if f"`{variable}`" in row[0]]
@@ -46,13 +46,13 @@ def test_a_variable_without_effect_is_answered_with_what_does_it(variable: str) 
     assert options or any(where in row[1] for where in ("cluster's file", "connection"))
 
 
-def test_a_program_of_ones_own_may_read_such_a_variable() -> None:
+def test_a_program_of_ones_own_may_read_such_a_variable():
     [run] = plan(PlanRequest(**RECIPE)).runs
     program = OwnProgram.model_construct(command=("python", "train.py"))
     check_document_variables(["DTYPE"], [run.recipe.model_copy(update={"launcher": program})])
 
 
-def test_a_refusal_has_the_words_of_the_command() -> None:
+def test_a_refusal_has_the_words_of_the_command():
     with (
         pytest.raises(UserError, match="has no effect here: use --profile\\."),
         options_in_words(flag_of),

@@ -41,7 +41,7 @@ WHAT_BECOMES = {
 }
 
 
-def refusal(variables: dict[str, str]) -> str:
+def refusal(variables):
     try:
         check_environment(variables)
     except UserError as error:
@@ -49,14 +49,14 @@ def refusal(variables: dict[str, str]) -> str:
     return ""
 
 
-def becomes_of(name: str) -> str:
+def becomes_of(name):
     """Return what happens to a variable that is second in an environment, as all have to be checked."""
     if said := refusal({"FIRST": "1", name: "/x"}):
         return next((outcome for outcome in (OWN, SECRET) if f"'{name}' {outcome}" in said), said)
     return CODE if leads_to_code(name) else FREE
 
 
-def test_what_becomes_of_a_variable() -> None:
+def test_what_becomes_of_a_variable():
     wrong = [
         f"{name}: expected that it {expected}, and it {became}"
         for name, expected in WHAT_BECOMES.items()
@@ -91,7 +91,7 @@ VALUES = {
 NAMES = ("1A", "A-B", "A B", "A=B", "", "Ä", "BASH_FUNC_x%%", "A\n")
 
 
-def test_what_a_value_and_a_name_cannot_be() -> None:
+def test_what_a_value_and_a_name_cannot_be():
     wrong = [
         f"{value!r}: {said!r}"
         for value, complaint in VALUES.items()
@@ -136,7 +136,7 @@ LINES = {
 }
 
 
-def test_which_lines_show_a_secret() -> None:
+def test_which_lines_show_a_secret():
     wrong = [line for line, secret in LINES.items() if bool(find_secret_in_line(line)) is not secret]
     assert not wrong, wrong
 
@@ -153,7 +153,7 @@ ARGUMENTS = {
 }
 
 
-def test_which_arguments_are_secrets() -> None:
+def test_which_arguments_are_secrets():
     wrong = []
     for (name, value), secret in ARGUMENTS.items():
         try:

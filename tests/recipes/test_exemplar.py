@@ -11,7 +11,7 @@ from printed_tables import imported
 from slurm_jobs import asked_of_slurm, numactl_of, run_of_row
 
 from steptime.recipes.bridge_launch import bridge_command
-from steptime.recipes.models import NamedRecipe, Recipe
+from steptime.recipes.models import NamedRecipe
 from steptime.recipes.sweep_planning import plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -21,16 +21,16 @@ OURS = {"--save_config_filepath": ["ConfigContainer.yaml"]}
 """An argument of ours: upstream's default is a folder of its launcher."""
 
 
-def key_of(row: Recipe) -> str:
+def key_of(row):
     return f"{row.size} {row.gpu_type} {row.dtype} {row.gpus}"
 
 
-def test_what_is_recorded_is_shipped() -> None:
+def test_what_is_recorded_is_shipped():
     assert {name for name in list_workloads() if imported(name)} == RECORDED.keys()
 
 
 @pytest.mark.parametrize("name", [name for name in list_workloads() if imported(name)])
-def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Path) -> None:
+def test_each_run_is_started_and_asked_for_as_upstreams(name, tmp_path):
     """Arguments, variables, Slurm's options, binding, time limit, image and batch are upstream's."""
     workload = load_workload(name)
     ours = {key_of(row): row for row, _ in workload.recipes()}
@@ -61,7 +61,7 @@ def test_each_run_is_started_and_asked_for_as_upstreams(name: str, tmp_path: Pat
         assert numactl_of(f"{binding} train", tmp_path) == numactl_of(f"{numactl} train", tmp_path)
 
 
-def test_the_suites_are_planned_whole() -> None:
+def test_the_suites_are_planned_whole():
     """The suites have 57 cells (Exemplar_validation.md); no cluster that could run them is needed."""
     cells = {}
     for name in list_sweeps():
@@ -80,7 +80,7 @@ def test_the_suites_are_planned_whole() -> None:
     assert set().union(*cells.values()) <= recorded
 
 
-def test_a_suite_runs_where_its_gpus_are(config: Path) -> None:
+def test_a_suite_runs_where_its_gpus_are(config):
     assert not load_sweep("exemplar-gb200").has_cluster
     (config / "clusters/rack.yaml").write_text(
         "{name: rack, kind: slurm, gpu_type: gb200, connection: rack, work_dir: /shared, container: pyxis}\n"

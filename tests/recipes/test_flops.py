@@ -1,13 +1,11 @@
 """Each named formula, compared with the worked example in its document."""
 
-from pathlib import Path
-
 import pytest
 
 from steptime.errors import UserError
 from steptime.measure.metrics import throughput
 from steptime.recipes.flops import Counted, broken_formulas, model_flops, recipe_flops
-from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Recipe
+from steptime.recipes.models import LatentAttention, ModelShape, MoeShape
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
 
@@ -17,7 +15,7 @@ NEMOTRON4_340B = load_workload("nemotron4-340b-24.11").sizes["340b"].model
 NEMOTRON_H_56B = load_workload("nemotron-h-25.05").sizes["56b"].model
 
 
-def _with_moe(shape: ModelShape, **changes: int) -> ModelShape:
+def _with_moe(shape, **changes):
     assert shape.moe is not None
     return shape.model_copy(update={"moe": shape.moe.model_copy(update=changes)})
 
@@ -49,7 +47,7 @@ def _with_moe(shape: ModelShape, **changes: int) -> ModelShape:
     ],
     ids=["llama 8b", "nemotron4 15b", "nemotron4 340b by 24.11", "nemotron4 340b by 25.12", "nemotron-h 56b"],
 )
-def test_the_documents_worked_examples(shape: ModelShape, formula: str, worked_out: int, stated: str) -> None:
+def test_the_documents_worked_examples(shape, formula, worked_out, stated):
     flops = model_flops(shape, formula)
     assert flops == pytest.approx(worked_out, rel=1e-15)
     digits = len(stated.partition("e")[0].replace(".", ""))
@@ -121,23 +119,23 @@ PER_TOKEN = {
 
 
 @pytest.mark.parametrize("case", PER_TOKEN)
-def test_every_switch(case: str) -> None:
+def test_every_switch(case):
     shape, switches, products = PER_TOKEN[case]
     counted = Counted.model_validate({"mlp_matrices": 3, **switches})
     assert counted.flops(shape) == 6 * 32 * products
 
 
 @pytest.fixture
-def formulas(config: Path) -> Path:
+def formulas(config):
     return config / "flops.yaml"
 
 
-def _recipe(size: str, formula: str) -> Recipe:
+def _recipe(size, formula):
     run = plan(PlanRequest(workload="llama3.1", size=size, gpu_type="h100")).runs[0]
     return run.recipe.model_copy(update={"flops_formula": formula, "workload": "acme-1.0"})
 
 
-def test_a_sliding_window_counts_the_positions_within_it() -> None:
+def test_a_sliding_window_counts_the_positions_within_it():
     """GPT-OSS 120B: every second of 36 layers attends to 128 positions and its own."""
     everywhere = ModelShape(
         **{"architecture": "gpt", "gated_linear_unit": True, "num_layers": 36, "hidden_size": 2880},
@@ -154,13 +152,13 @@ def test_a_sliding_window_counts_the_positions_within_it() -> None:
     assert flops[0] / flops[1] == pytest.approx(1.052, abs=5e-4)
 
 
-def test_a_window_over_all_positions_changes_nothing() -> None:
+def test_a_window_over_all_positions_changes_nothing():
     shape = LLAMA_8B.model_copy(update={"architecture": "gpt", "gated_linear_unit": True})
     whole = shape.model_copy(update={"window_size": 100_000})
     assert model_flops(whole, "megatron-core") == model_flops(shape, "megatron-core")
 
 
-def test_a_document_may_state_the_result_alone(formulas: Path) -> None:
+def test_a_document_may_state_the_result_alone(formulas):
     formulas.write_text(
         formulas.read_text() + "\nacme: {source: x, architectures: [llama], stated: {8b: 4.7e+14}}\n"
     )
@@ -175,7 +173,7 @@ def test_a_document_may_state_the_result_alone(formulas: Path) -> None:
         model_flops(LLAMA_8B, "acme")
 
 
-def test_a_document_may_take_what_is_logged(formulas: Path) -> None:
+def test_a_document_may_take_what_is_logged(formulas):
     formulas.write_text(formulas.read_text() + "\nacme: {source: x, architectures: [llama], logged: true}\n")
     recipe = _recipe("8b", "acme")
     assert recipe_flops(recipe) == (None, "the TFLOPS that a run logs", True)
@@ -195,7 +193,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_formula_is_told_with_its_place_and_hides_no_other(formulas: Path, broken: str) -> None:
+def test_a_broken_formula_is_told_with_its_place_and_hides_no_other(formulas, broken):
     before = formulas.read_text()
     formulas.write_text(f"{before}acme: {{source: x, architectures: [llama]{broken}}}\n")
     told = f"{formulas}, line {before.count(chr(10)) + 1}, acme{BROKEN[broken]}"

@@ -1,7 +1,5 @@
 """Peaks per GPU type and dtype."""
 
-from pathlib import Path
-
 import pytest
 
 from steptime.errors import UserError
@@ -10,7 +8,7 @@ from steptime.recipes.gpus import broken_gpu_types, gpu_types, peak_tflops
 
 
 @pytest.mark.parametrize(("gpu_type", "dtype"), [("cpu", "fp32"), ("vr200", "bf16"), ("vr200", "nvfp4")])
-def test_what_no_document_states_is_no_peak(gpu_type: str, dtype: str) -> None:
+def test_what_no_document_states_is_no_peak(gpu_type, dtype):
     peak = peak_tflops(gpu_type, dtype)
     assert peak.tflops is None
     assert "no MFU" in peak.source
@@ -27,13 +25,13 @@ def test_what_no_document_states_is_no_peak(gpu_type: str, dtype: str) -> None:
         ("h100", "fp88", "unknown dtype 'fp88' of h100: did you mean 'fp8'? Valid are: bf16, fp8."),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(gpu_type: str, dtype: str, sentence: str) -> None:
+def test_what_is_not_there_is_named_with_what_is(gpu_type, dtype, sentence):
     with pytest.raises(UserError) as error:
         peak_tflops(gpu_type, dtype)
     assert sentence in str(error.value)
 
 
-BROKEN: dict[str, list[str] | None] = {
+BROKEN = {
     # the file, and all that is wrong with it
     "h100: {name: H100, source: x, peak_tflops: {bf16: 989}}\n": None,
     "h100: {name: H100, source: x, peak_tflops: {bf16: null}}\n": None,
@@ -47,7 +45,7 @@ BROKEN: dict[str, list[str] | None] = {
 }
 
 
-def test_all_that_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_is_wrong_with_the_file_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     path = tmp_path / "gpus.yaml"
     for text, expected in BROKEN.items():
@@ -59,9 +57,7 @@ def test_all_that_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: py
     assert "gb300" in gpu_types(), "the shipped file, as none stands over it"
 
 
-def test_a_cluster_whose_gpu_type_is_described_wrongly_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_whose_gpu_type_is_described_wrongly_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     (tmp_path / "gpus.yaml").write_text("mine: {source: x, peak_tflops: {}}\n")
     (tmp_path / "clusters").mkdir()

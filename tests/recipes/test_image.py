@@ -43,7 +43,7 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
         ),
     ],
 )
-def test_a_name_gives_file_and_address(name: str, stem: str, enroot: str, apptainer: str) -> None:
+def test_a_name_gives_file_and_address(name, stem, enroot, apptainer):
     image = parse_image(name)
     assert (image.file_stem, image.uri("#"), image.uri("/")) == (stem, enroot, apptainer)
 
@@ -72,20 +72,20 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_what_is_no_name_is_refused_in_one_line(name: str) -> None:
+def test_what_is_no_name_is_refused_in_one_line(name):
     with pytest.raises(UserError, match="is not a container image name: write registry/") as refused:
         parse_image(name)
     assert "\n" not in str(refused.value)
     assert "\0" not in str(refused.value)
 
 
-def test_a_name_without_a_version_is_refused() -> None:
+def test_a_name_without_a_version_is_refused():
     with pytest.raises(UserError, match=r"'nvcr\.io/nvidia/nemo' names no version: add its tag"):
         parse_image("nvcr.io/nvidia/nemo")
 
 
 @given(st.text(alphabet="aA0./:@_-+#$ \n", max_size=30))
-def test_other_text_is_refused_or_gives_one_plain_file_name(text: str) -> None:
+def test_other_text_is_refused_or_gives_one_plain_file_name(text):
     try:
         stem = parse_image(text).file_stem
     except UserError:
@@ -106,5 +106,5 @@ def test_other_text_is_refused_or_gives_one_plain_file_name(text: str) -> None:
         (f"nvcr.io/nvidia/nemo@{DIGEST}", None),
     ],
 )
-def test_the_release_of_nemo_in_an_image(name: str, release: tuple[int, int] | None) -> None:
+def test_the_release_of_nemo_in_an_image(name, release):
     assert nemo_release(name) == release

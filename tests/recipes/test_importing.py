@@ -81,14 +81,14 @@ RECIPE = """
 SUITE = "{config: {scale: 16}, workloads: {gb200: [{pretrain_tiny_one_7b: {dtypes: [fp8]}}]}}"
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder, *words):
     command = ["/usr/bin/git", "-C", str(folder), *words]
     environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull}
     return subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
-def upstream(bwrap: None, tmp_path: Path) -> tuple[Path, Path]:
+def upstream(bwrap, tmp_path):
     """Return a checkout of a release, and a git repository of Megatron-Bridge beside it."""
     bridge, release = tmp_path / "Megatron-Bridge", tmp_path / "exemplar-performance"
     scripts = bridge / "scripts/performance"
@@ -116,7 +116,7 @@ def upstream(bwrap: None, tmp_path: Path) -> tuple[Path, Path]:
     return release, bridge
 
 
-def imported(release: Path, into: Path | None, *more: str) -> str:
+def imported(release, into, *more):
     options = [*([] if into is None else ["--into", str(into)]), *more]
     done = CliRunner().invoke(app, ["recipes", "import", str(release), *options])
     assert done.exit_code == 0, done.output
@@ -124,7 +124,7 @@ def imported(release: Path, into: Path | None, *more: str) -> str:
 
 
 @pytest.mark.long
-def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_release_becomes_a_workload(upstream, tmp_path):
     """Rows, batches, variables and arguments are those that its launch script submits, without secrets."""
     release, _ = upstream
     printed = imported(release, tmp_path / "out")
@@ -165,9 +165,7 @@ def test_a_release_becomes_a_workload(upstream: tuple[Path, Path], tmp_path: Pat
     assert path.read_text() == first, "nothing has changed upstream"
 
 
-def test_an_interrupted_unpacking_leaves_nothing(
-    upstream: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_unpacking_leaves_nothing(upstream, tmp_path, monkeypatch):
     _, bridge = upstream
     commit, unpacked = git(bridge, "rev-parse", "HEAD").strip(), tmp_path / "bridges/unpacked"
     program = tmp_path / "bin/tar"
@@ -183,9 +181,7 @@ def test_an_interrupted_unpacking_leaves_nothing(
     assert list(unpacked.parent.iterdir()) == [unpacked]
 
 
-def test_by_default_the_files_are_written_where_the_config_has_them(
-    upstream: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_by_default_the_files_are_written_where_the_config_has_them(upstream, tmp_path, monkeypatch):
     release, _ = upstream
     (release / "exemplar.yaml").write_text(SUITE)
     config = tmp_path / "config"
@@ -196,7 +192,7 @@ def test_by_default_the_files_are_written_where_the_config_has_them(
     assert files == {"workloads/tiny-one-99.01.yaml", "sweeps/exemplar-gb200.yaml"}
 
 
-def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_file_of_a_person_is_not_replaced(upstream, tmp_path):
     release, _ = upstream
     (release / "exemplar.yaml").write_text(SUITE)
     out = tmp_path / "out"
@@ -210,7 +206,7 @@ def test_a_file_of_a_person_is_not_replaced(upstream: tuple[Path, Path], tmp_pat
         path.write_text(written)
 
 
-def test_a_file_of_a_newer_release_is_not_replaced(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_file_of_a_newer_release_is_not_replaced(upstream, tmp_path):
     release, _ = upstream
     (release / "exemplar.yaml").write_text(SUITE)
     out = tmp_path / "out"
@@ -231,7 +227,7 @@ def test_a_file_of_a_newer_release_is_not_replaced(upstream: tuple[Path, Path], 
 
 
 @pytest.mark.long
-def test_upstreams_code_reaches_nothing_of_this_machine(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+def test_upstreams_code_reaches_nothing_of_this_machine(upstream, tmp_path):
     """It cannot read or write a user's files and has no network; the script here tries all of that."""
     release, _ = upstream
     (tmp_path / "secret").write_text("of a person")
@@ -247,7 +243,7 @@ def test_upstreams_code_reaches_nothing_of_this_machine(upstream: tuple[Path, Pa
     assert not (tmp_path / "written").exists()
 
 
-def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_a_launch_script_refuses_is_named(upstream, tmp_path):
     release, _ = upstream
     launch = release / "tiny/launch.sh"
     for refusing, said in {
@@ -260,7 +256,7 @@ def test_what_a_launch_script_refuses_is_named(upstream: tuple[Path, Path], tmp_
 
 
 @pytest.mark.long
-def test_a_gpu_type_that_the_release_does_not_list(upstream: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_gpu_type_that_the_release_does_not_list(upstream, tmp_path):
     """The launch script is asked for the listed type, and Megatron-Bridge for the new one."""
     release, bridge = upstream
     submitter, metadata = bridge / "scripts/performance/setup_experiment.py", release / "tiny/metadata.yaml"
@@ -291,9 +287,7 @@ def test_a_gpu_type_that_the_release_does_not_list(upstream: tuple[Path, Path], 
     assert "it was asked for gb200, and Megatron-Bridge for vr200" in path.read_text()
 
 
-def test_a_launch_script_whose_gpu_type_cannot_be_replaced_is_refused(
-    upstream: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_launch_script_whose_gpu_type_cannot_be_replaced_is_refused(upstream, tmp_path):
     release, _ = upstream
     launch = release / "tiny/launch.sh"
     launch.write_text(launch.read_text().replace("--gpu $GPU_TYPE", "--gpu=$GPU_TYPE"))
@@ -306,9 +300,7 @@ def test_a_launch_script_whose_gpu_type_cannot_be_replaced_is_refused(
 
 
 @pytest.mark.parametrize("pair", ["vr200=gb201", "h100=gb200", "vr300=gb200", "vr200"])
-def test_a_wrong_gpu_type_is_refused_with_the_right_ones(
-    upstream: tuple[Path, Path], tmp_path: Path, pair: str
-) -> None:
+def test_a_wrong_gpu_type_is_refused_with_the_right_ones(upstream, tmp_path, pair):
     command = ["recipes", "import", str(upstream[0]), "--into", str(tmp_path / "out"), "--like", pair]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 1
@@ -327,9 +319,7 @@ def test_a_wrong_gpu_type_is_refused_with_the_right_ones(
     ],
     ids=["a batch that is not scaled", "recipes that cannot be imported"],
 )
-def test_what_cannot_be_derived_is_left_out_and_so_is_its_suite(
-    upstream: tuple[Path, Path], tmp_path: Path, upstreams_code: str, reason: str
-) -> None:
+def test_what_cannot_be_derived_is_left_out_and_so_is_its_suite(upstream, tmp_path, upstreams_code, reason):
     release, bridge = upstream
     utils, metadata = bridge / "scripts/performance/utils/utils.py", release / "tiny/metadata.yaml"
     utils.write_text(utils.read_text() + upstreams_code)

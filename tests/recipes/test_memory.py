@@ -1,37 +1,35 @@
 """The estimate of a GPU's memory, and the refusal of what cannot fit."""
 
-from typing import Any
-
 import pytest
 from kept import assert_kept
 
 from steptime.errors import UserError
 from steptime.judging.expected_cost import Source, expected_cost
 from steptime.recipes.memory import estimate_memory
-from steptime.recipes.models import Parallelism, Run, TrainerSettings
+from steptime.recipes.models import Parallelism, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
-def planned(**options: Any) -> Run:
+def planned(**options):
     return plan(PlanRequest(**options)).runs[0]
 
 
 @pytest.fixture
-def impossible() -> dict[str, Any]:
+def impossible():
     """Return the options of Llama 3.1 405b with all its weights on each GPU."""
     size = {"workload": "llama3.1-25.04", "size": "405b", "dtype": "bf16", "gpu_type": "h100", "gpus": "512"}
     return size | {"tensor_parallel": 1, "pipeline_parallel": 1}
 
 
-def test_what_cannot_fit_is_refused_unless_insisted_upon(impossible: dict[str, Any]) -> None:
+def test_what_cannot_fit_is_refused_unless_insisted_upon(impossible):
     with pytest.raises(UserError, match=r"alone take about 1,6\d\d GB of each h100, which has 80 GB"):
         planned(**impossible)
     insisted = planned(**impossible, ignore_memory=True)
     assert insisted.tuning
 
 
-def test_sharded_weights_fit_where_whole_ones_do_not(impossible: dict[str, Any]) -> None:
+def test_sharded_weights_fit_where_whole_ones_do_not(impossible):
     run = planned(**impossible, ignore_memory=True)
     whole, sharded = (
         estimate_memory(run.recipe, run.performance.trainer.model_copy(update={"use_megatron_fsdp": shards}))
@@ -45,7 +43,7 @@ def test_sharded_weights_fit_where_whole_ones_do_not(impossible: dict[str, Any])
     assert whole.states_gb > 100 * sharded.states_gb
 
 
-def test_each_size_is_estimated_as_reviewed() -> None:
+def test_each_size_is_estimated_as_reviewed():
     others = TrainerSettings(use_megatron_fsdp=True, use_precision_aware_optimizer=True)
     told = []
     for name in list_workloads():
@@ -60,7 +58,7 @@ def test_each_size_is_estimated_as_reviewed() -> None:
     assert_kept("shown/memory.txt", "".join(told))
 
 
-def test_no_published_step_time_is_the_expected_cost_of_a_tuned_run(impossible: dict[str, Any]) -> None:
+def test_no_published_step_time_is_the_expected_cost_of_a_tuned_run(impossible):
     as_published = planned(**{**impossible, "tensor_parallel": None, "pipeline_parallel": None})
     tuned = planned(**impossible, ignore_memory=True)
     sources = [cost.source for cost in expected_cost([as_published, tuned]).each]
@@ -68,14 +66,14 @@ def test_no_published_step_time_is_the_expected_cost_of_a_tuned_run(impossible: 
 
 
 @pytest.mark.parametrize("name", list_workloads())
-def test_no_published_row_is_refused(name: str) -> None:
+def test_no_published_row_is_refused(name):
     workload = load_workload(name)
     for recipe, _ in workload.recipes():
         cell = recipe.identity | {"gpus": str(recipe.gpus), "workload": name}
         plan(PlanRequest(**cell, proxy=recipe.proxy))
 
 
-def test_weights_gradients_and_optimizer_states_by_hand() -> None:
+def test_weights_gradients_and_optimizer_states_by_hand():
     """Llama 3.1 405b, bf16 on 512 H100: 405.85e9 weights over tensor × pipeline, Adam over the rest, too."""
     run = planned(workload="llama3.1-25.04", size="405b", dtype="bf16", gpu_type="h100", gpus="512")
     ways = run.recipe.parallelism
@@ -121,13 +119,13 @@ WEIGHTS = 8_029_995_008
     ],
 )
 def test_activations_by_hand(
-    ways: dict[str, int],
-    batches: tuple[int, int],
-    dtype: str,
-    small: bool,
-    states: float,
-    activations: float,
-) -> None:
+    ways,
+    batches,
+    dtype,
+    small,
+    states,
+    activations,
+):
     run = planned(workload="llama3.1-25.04", size="8b", dtype="bf16", gpu_type="h100", gpus="8")
     changed = {"parallelism": Parallelism(**ways), "dtype": dtype}
     recipe = run.recipe.model_copy(
@@ -145,6 +143,6 @@ def test_activations_by_hand(
     assert (untold.states_gb, untold.activations_gb, untold.total_gb) == (estimate.states_gb, None, None)
 
 
-def test_nothing_is_estimated_on_the_cpu() -> None:
+def test_nothing_is_estimated_on_the_cpu():
     run = planned(workload="llama3.1-25.04", gpus="1")
     assert estimate_memory(run.recipe, run.performance.trainer) is None

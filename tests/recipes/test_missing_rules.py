@@ -13,14 +13,14 @@ MIXTURES = Path(__file__).parents[1] / "data" / "mixtures"
 
 
 @pytest.fixture
-def workloads(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workloads(config_folder, monkeypatch):
     """Return the folder of the shipped workloads, with mixtures of experts."""
     folder = config_with(MIXTURES, config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder / "workloads"
 
 
-def without_rules(workloads: Path, name: str, *, and_remove_it: bool = False) -> list[str]:
+def without_rules(workloads, name, *, and_remove_it=False):
     """Return what a plan says about a copy of a workload that has no block `performance`."""
     release = name.rpartition("-")[2]
     content = yaml.safe_load((workloads / f"{name}.yaml").read_text())
@@ -40,7 +40,7 @@ def without_rules(workloads: Path, name: str, *, and_remove_it: bool = False) ->
     return missing_rules(plan(PlanRequest(workload=f"acme-{release}", gpu_type="h100")))
 
 
-def test_a_dense_model_without_rules_is_told_what_the_nearest_one_sets(workloads: Path) -> None:
+def test_a_dense_model_without_rules_is_told_what_the_nearest_one_sets(workloads):
     [sentence] = without_rules(workloads, "llama3.1-25.04")
     assert sentence.startswith(
         "acme-25.04 has no performance rules for h100: overlaps of communication, the "
@@ -50,14 +50,14 @@ def test_a_dense_model_without_rules_is_told_what_the_nearest_one_sets(workloads
         assert name in sentence
 
 
-def test_a_mixture_is_told_what_another_mixture_sets(workloads: Path) -> None:
+def test_a_mixture_is_told_what_another_mixture_sets(workloads):
     [sentence] = without_rules(workloads, "deepseek-v3-25.08")
     assert "The nearest model with rules, deepseek-v3-25.08 671b, sets fp8_recipe" in sentence or (
         "deepseek-v3-25.08 671b, sets recompute_granularity" in sentence
     )
 
 
-def test_a_mixture_without_another_is_told_where_rules_for_mixtures_are(workloads: Path) -> None:
+def test_a_mixture_without_another_is_told_where_rules_for_mixtures_are(workloads):
     """As with the shipped files: those of a dense model would not help it."""
     (workloads / "grok1-25.08.yaml").unlink()
     [sentence] = without_rules(workloads, "deepseek-v3-25.08", and_remove_it=True)
@@ -69,9 +69,9 @@ def test_a_mixture_without_another_is_told_where_rules_for_mixtures_are(workload
     assert "trainer:" in page.read_text().partition("\n## A mixture of experts\n")[2].partition("\n## ")[0]
 
 
-def test_nothing_is_said_about_a_model_with_rules(workloads: Path) -> None:
+def test_nothing_is_said_about_a_model_with_rules(workloads):
     assert missing_rules(plan(PlanRequest(workload="llama3.1-25.04", gpu_type="h100"))) == []
 
 
-def test_nothing_is_said_about_the_cpu(workloads: Path) -> None:
+def test_nothing_is_said_about_the_cpu(workloads):
     assert missing_rules(plan(PlanRequest(workload="llama3.1-25.04", gpus="1"))) == []

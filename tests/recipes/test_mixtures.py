@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +14,7 @@ from steptime.errors import UserError
 from steptime.measure.metrics import throughput
 from steptime.recipes import tables
 from steptime.recipes.memory import estimate_memory
-from steptime.recipes.models import ModelShape, Recipe, Run, TrainerSettings
+from steptime.recipes.models import ModelShape, Run, TrainerSettings
 from steptime.recipes.parameters import count_expert_weights, count_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
@@ -27,14 +26,14 @@ GROK, DEEPSEEK = "grok1-25.08", "deepseek-v3-25.08"
 
 
 @pytest.fixture(autouse=True)
-def config(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(config_folder, monkeypatch):
     """Return the shipped configuration with the files of the mixtures in it."""
     folder = config_with(MIXTURES, config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
 
 
-def recipes(name: str, **cell: Any) -> list[Recipe]:
+def recipes(name, **cell):
     all_recipes = [recipe for recipe, _ in load_workload(name).recipes()]
     return [
         candidate
@@ -50,19 +49,19 @@ def recipes(name: str, **cell: Any) -> list[Recipe]:
         (DEEPSEEK, "671b", 671.0, 37.6),
     ],
 )
-def test_total_and_active_parameters(name: str, size: str, total: float, active: float) -> None:
+def test_total_and_active_parameters(name, size, total, active):
     row = next(row for row in tables.rows(load_workload(name)) if row["size"] == size)
     assert (round(row["parameters"] / 1e9, 1), round(row["active_parameters"] / 1e9, 1)) == (total, active)
 
 
-def planned(name: str, **options: Any) -> Any:
+def planned(name, **options):
     return plan(PlanRequest.model_validate({"workload": name, **options})).runs[0]
 
 
-def test_people_read_the_parameters() -> None:
+def test_people_read_the_parameters():
     """Listings have columns for experts, which those of dense models lack; plans begin with parameters."""
 
-    def told(*command: str) -> str:
+    def told(*command):
         return CliRunner().invoke(app, command, catch_exceptions=False).stdout
 
     mixture, dense = (told("recipes", "--workload", name) for name in (DEEPSEEK, "llama3.1"))
@@ -73,7 +72,7 @@ def test_people_read_the_parameters() -> None:
     assert f"{GROK} 314b (316b, 84.5b active parameters), fp8 on gb200" in plan_text
 
 
-def test_several_fp8_recipes_on_one_type_of_gpu() -> None:
+def test_several_fp8_recipes_on_one_type_of_gpu():
     options = {"gpu_type": "gb200", "gpus": "256"}
     runs = {dtype: planned(DEEPSEEK, dtype=dtype, **options) for dtype in ("bf16", "fp8", "fp8_mx")}
     trained = {dtype: run.performance.trainer for dtype, run in runs.items()}
@@ -89,7 +88,7 @@ def test_several_fp8_recipes_on_one_type_of_gpu() -> None:
     assert rates.peak_tflops_per_gpu == 1979, "that of FP8"
 
 
-def test_nothing_launches_what_its_image_cannot_train() -> None:
+def test_nothing_launches_what_its_image_cannot_train():
     run = planned(GROK, gpu_type="gb200", gpus="128")
     with pytest.raises(UserError) as refused:
         require_trainable([run])
@@ -101,7 +100,7 @@ def test_nothing_launches_what_its_image_cannot_train() -> None:
     require_trainable([run.model_copy(update={"recipe": newer})])
 
 
-def test_a_run_stored_with_a_config_of_nemo_is_read_without_it() -> None:
+def test_a_run_stored_with_a_config_of_nemo_is_read_without_it():
     run = planned(GROK, gpu_type="gb200", gpus="128")
     stored = run.model_dump(mode="json")
     for nemo in (None, {"config": "MixtralConfig8x7B", "fields": {"init_method_std": 0.008}}):
@@ -110,7 +109,7 @@ def test_a_run_stored_with_a_config_of_nemo_is_read_without_it() -> None:
         assert Run.model_validate_json(json.dumps(stored)) == run
 
 
-def placed_refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[tuple[int, str]]:
+def placed_refusal(config, name, *changes):
     """Return the line of each sentence that refuses a mixture's file, and the sentence from its field on."""
     path = config / "workloads" / f"{name}.yaml"
     text = path.read_text()
@@ -124,7 +123,7 @@ def placed_refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[t
     return [(int(line), sentence) for line, _, sentence in (line_text.partition(", ") for line_text in told)]
 
 
-def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:
+def refusal(config, name, *changes):
     """Return only the sentences."""
     return [sentence for _, sentence in placed_refusal(config, name, *changes)]
 
@@ -254,7 +253,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
+def test_each_mistake_has_its_sentence(config, mistake):
     name, change, line, said = MISTAKES[mistake]
     (number, first), *others = placed_refusal(config, name, change)
     lines = (config / "workloads" / f"{name}.yaml").read_text().splitlines()
@@ -266,8 +265,8 @@ def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
 
 
 def test_experts_are_spread_over_the_models_tensor_parallelism_unless_they_have_their_own(
-    config: Path,
-) -> None:
+    config,
+):
     narrower = (MOE, MOE.replace("32768", "32766"))
     said = refusal(config, GROK, narrower, ("expert: 8, expert_tensor: 4", "expert: 8"))
     assert said == [
@@ -276,7 +275,7 @@ def test_experts_are_spread_over_the_models_tensor_parallelism_unless_they_have_
     ]
 
 
-def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config: Path) -> None:
+def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config):
     assert refusal(config, GROK, (f"      {MOE}\n", "")) == [
         "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size states 314: give "
         "the sizes of that very model, or name the size by what it has.",
@@ -302,7 +301,7 @@ PROXY = """\
 """
 
 
-def test_a_proxy_may_differ_in_more_than_its_depth(config: Path) -> None:
+def test_a_proxy_may_differ_in_more_than_its_depth(config):
     path = config / "workloads" / f"{DEEPSEEK}.yaml"
     text = path.read_text()
     whole = text[: text.index("    checkpoint: null")]
@@ -342,7 +341,7 @@ def test_a_proxy_may_differ_in_more_than_its_depth(config: Path) -> None:
         assert refusal(config, DEEPSEEK)[0].startswith(f"sizes.671b.proxies.0.{said}")
 
 
-def test_the_documented_example_is_deepseek_v3() -> None:
+def test_the_documented_example_is_deepseek_v3():
     block = re.search(r"```yaml\n(model:.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None
     example = yaml.safe_load(block[1].replace("…", ""))["model"]

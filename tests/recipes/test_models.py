@@ -1,9 +1,6 @@
 """The models of `recipes`: their defaults, and values that do not go together."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from steptime.recipes.models import Window
 from steptime.recipes.planning import parse_request, plan
@@ -13,7 +10,7 @@ RUN = plan(parse_request({"workload": "llama3.1", "gpus": "2"})).runs[0]
 HYBRID = load_workload("nemotron-h").sizes["56b"].model
 
 
-def refusal(model: BaseModel, **changed: Any) -> str:
+def refusal(model, **changed):
     """Return why a model is refused with these values, or an empty text if it is accepted."""
     try:
         type(model).model_validate(model.model_dump() | changed)
@@ -22,7 +19,7 @@ def refusal(model: BaseModel, **changed: Any) -> str:
     return ""
 
 
-IMPOSSIBLE: Mapping[str, tuple[BaseModel, dict[str, Any], str]] = {
+IMPOSSIBLE = {
     "a window that ends before it begins": (Window(first=1, last=1), {"last": 0}, "window 1:0 ends before"),
     "another schema": (RUN, {"schema_version": 2}, "should be 1"),
     "batches that are no micro batches": (
@@ -43,7 +40,7 @@ IMPOSSIBLE: Mapping[str, tuple[BaseModel, dict[str, Any], str]] = {
 }
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_what_does_not_go_together_is_refused():
     wrong = {
         name: (said, complaint)
         for name, (model, changed, complaint) in IMPOSSIBLE.items()
@@ -52,7 +49,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert not wrong
 
 
-def test_a_pattern_counts_the_layers_of_each_kind() -> None:
+def test_a_pattern_counts_the_layers_of_each_kind():
     assert HYBRID.hybrid is not None
     counts = {"num_attention_layers": 1, "num_mlp_layers": 2, "num_mamba_layers": 3}
     assert refusal(HYBRID.hybrid, pattern="M-M-M*", **counts) == ""

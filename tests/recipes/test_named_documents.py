@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from launch_records import arguments_by_name, of_kind, read_launches
@@ -17,7 +16,7 @@ from slurm_jobs import asked_of_slurm, numactl_of, run_of_row
 from docs.make_published_numbers import odd_tokens
 from steptime.measure.metrics import throughput
 from steptime.recipes.bridge_launch import bridge_command
-from steptime.recipes.models import NamedRecipe, Recipe
+from steptime.recipes.models import NamedRecipe
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -26,7 +25,7 @@ DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
 BY_NAME = [name for name in list_workloads() if by_name(name) and not imported(name)]
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
 LAUNCHES = read_launches("megatron_bridge/launches.json")
-DOCUMENTS: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "documents.json").read_text())
+DOCUMENTS = json.loads((DATA / "documents.json").read_text())
 
 
 OF_SUMMARIES = [name for name, rows in DOCUMENTS.items() if "tflops_per_gpu" in next(iter(rows.values()))]
@@ -36,7 +35,7 @@ PRECISIONS = {"BF16": "bf16", "FP8": "fp8_cs", "MXFP8": "fp8_mx", "NVFP4": "nvfp
 
 
 @pytest.mark.parametrize("name", OF_SUMMARIES)
-def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> None:
+def test_every_row_that_a_document_prints_is_there_and_no_other(name):
     """Sizes, parallelism, batch and numbers are compared with those recorded from the document."""
     workload, rows = load_workload(name), DOCUMENTS[name].values()
     models = re.split(" and |, ", workload.document.partition(" NeMo container, ")[2])
@@ -72,7 +71,7 @@ def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> No
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTS.keys() - {*OF_SUMMARIES}))
-def test_every_configuration_that_a_document_prints_is_there_and_no_other(name: str) -> None:
+def test_every_configuration_that_a_document_prints_is_there_and_no_other(name):
     """A document's FP8 is whatever its launch.sh makes of it, so the recorded launches have the dtypes."""
     columns = ("gpus", "seq_length", "layers", "tp", "pp", "cp", "ep", "dp", "vp", "mbs", "gbs", "ga")
     printed = Counter(
@@ -98,7 +97,7 @@ def test_every_configuration_that_a_document_prints_is_there_and_no_other(name: 
     assert launched == LAUNCHES[name].keys()
 
 
-def test_every_document_of_recipes_by_name_is_recorded() -> None:
+def test_every_document_of_recipes_by_name_is_recorded():
     assert list(DOCUMENTS) == BY_NAME
 
 
@@ -111,7 +110,7 @@ ADDED = {
 """Arguments that we give where upstream's launch leaves the value to the recipe, which has the same."""
 
 
-def upstream_of(row: Recipe) -> dict[str, Any]:
+def upstream_of(row):
     """Return what upstream submits for a row, with the fields of its recipe.
 
     It is of the row's or the default variant. If the document has a launch.sh, it is what the script submits.
@@ -123,7 +122,7 @@ def upstream_of(row: Recipe) -> dict[str, Any]:
     return upstream
 
 
-def test_each_row_is_what_upstreams_recipe_has() -> None:
+def test_each_row_is_what_upstreams_recipe_has():
     for row in ROWS:
         upstream = upstream_of(row)
         arguments = {name.removeprefix("--"): of for name, of in of_kind("argument", upstream).items()}
@@ -145,7 +144,7 @@ def test_each_row_is_what_upstreams_recipe_has() -> None:
         assert ours == theirs, row.identity
 
 
-def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
+def test_a_job_on_slurm_has_upstreams_variables_and_arguments():
     """Upstream's are set by its executor, its plugin, which may override them, and a launch.sh."""
     for row in ROWS:
         run, upstream = run_of_row(row), upstream_of(row)
@@ -160,12 +159,12 @@ def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
 
 
 @pytest.mark.long
-def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> None:
+def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path):
     """The options of sbatch, srun and numactl are those that upstream's executor gives.
 
     Ours also asks for the GPUs, and makes every container writable, as enroot does by default.
     """
-    bound: dict[tuple[str, str], str] = {}
+    bound = {}
     differing = []
     for row in ROWS:
         upstream, ours = upstream_of(row), asked_of_slurm(row)
@@ -184,7 +183,7 @@ def test_a_job_on_slurm_is_asked_for_and_bound_as_upstreams(tmp_path: Path) -> N
     assert not differing, "\n".join(differing)
 
 
-def test_published_numbers_agree_with_each_other() -> None:
+def test_published_numbers_agree_with_each_other():
     """The ratio of TFLOPS to tokens is constant for a model, up to rounding, or a number is misprinted."""
     differing = {
         (name, row.size, row.dtype, row.gpu_type, row.tokens_per_s_per_gpu, fitting)
@@ -194,7 +193,7 @@ def test_published_numbers_agree_with_each_other() -> None:
     assert differing == {("llama3.1-26.06", "405b", "nvfp4", "gb300", 1413, 1416)}
 
 
-def test_published_tokens_come_back() -> None:
+def test_published_tokens_come_back():
     for recipe in TIMED:
         row = published_performance(recipe)
         assert row is not None
@@ -209,7 +208,7 @@ def test_published_tokens_come_back() -> None:
     assert len(TIMED) == sum(len(load_reference(name).rows) for name in OF_SUMMARIES)
 
 
-def test_each_run_fits_its_time_limit() -> None:
+def test_each_run_fits_its_time_limit():
     """A run takes the published rate, and ten minutes for start and end."""
     for recipe in TIMED:
         published = published_performance(recipe)

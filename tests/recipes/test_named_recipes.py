@@ -3,9 +3,6 @@
 What upstream's code says is in tests/data/megatron_bridge, by tag (recorders/launches.py).
 """
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from launch_records import read_launches
 from printed_tables import by_name, imported
@@ -14,7 +11,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.errors import UserError
 from steptime.recipes.bridge_launch import bridge_command
-from steptime.recipes.models import BRIDGE_WORDS, Mode, NamedRecipe, ProfileWindow, Recipe, Run, Window
+from steptime.recipes.models import BRIDGE_WORDS, Mode, NamedRecipe, ProfileWindow, Run, Window
 from steptime.recipes.parameters import Parameters, count_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -29,7 +26,7 @@ ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes(
 """All rows of the documents."""
 
 
-def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:
+def run_of(recipe, mode=Mode.PERFORMANCE, **fields):
     profile = ProfileWindow(first_step=10, last_step=11, ranks=(0, 4)) if mode is Mode.PROFILE else None
     plain = {
         **{"experiment": "pretrain", "max_steps": 50, "window": Window(first=35, last=49)},
@@ -38,7 +35,7 @@ def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:
     return Run(recipe=recipe, mode=mode, **plain | fields)
 
 
-def release_of(row: Recipe) -> str:
+def release_of(row):
     """Return the release of Megatron-Bridge in a row's image, such as `26.04` in nemo:26.04.01."""
     assert row.image is not None
     return row.image.rpartition(":")[2][:5]
@@ -49,7 +46,7 @@ RELEASES = tuple(recorded())
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("mode", list(Mode))
-def test_the_parser_of_its_release_takes_our_arguments(release: str, mode: Mode) -> None:
+def test_the_parser_of_its_release_takes_our_arguments(release, mode):
     """Upstream's parser reads in them what was planned."""
     rows = [row for row in ROWS if release_of(row) == release]
     assert rows, "the release's launch is checked with some row"
@@ -85,7 +82,7 @@ LAUNCHED_AT = {"qwen3-25.12": "4df8c97392bc9c3906739e658f203f6810008821"}
 """Where a workload's settings come from another commit than the tag of the release in its image."""
 
 
-def row_of(release: str) -> Recipe:
+def row_of(release):
     return next(row for row in ROWS if release_of(row) == release)
 
 
@@ -115,7 +112,7 @@ def row_of(release: str) -> Recipe:
         ),
     ],
 )
-def test_what_a_mode_says_more(release: str, mode: Mode, further: set[str]) -> None:
+def test_what_a_mode_says_more(release, mode, further):
     recipe = row_of(release)
     fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
     assert (
@@ -123,7 +120,7 @@ def test_what_a_mode_says_more(release: str, mode: Mode, further: set[str]) -> N
     )
 
 
-def test_a_plan_by_name() -> None:
+def test_a_plan_by_name():
     runs = plan(PlanRequest(workload="qwen3-26.02", size="235b-a22b", gpu_type="h100")).runs
     (run,) = runs
     assert run.experiment == "pretrain_qwen3_235b-a22b_fp8_cs_gpus256_tp2_pp8_cp1_vp4_ep32_etp1_mbs1_gbs8192"
@@ -139,7 +136,7 @@ def test_a_plan_by_name() -> None:
 
 
 @pytest.mark.parametrize("option", ["cuda_graphs", "tp_comm_overlap"])
-def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
+def test_what_the_recipe_sets_cannot_be_asked_for(option):
     with pytest.raises(UserError) as refused:
         plan(PlanRequest.model_validate({"workload": GPT_OSS, "gpu_type": "h100", option: True}))
     assert str(refused.value) == (
@@ -147,7 +144,7 @@ def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
     )
 
 
-def test_what_is_stated_of_recipes_is_what_upstreams_source_has() -> None:
+def test_what_is_stated_of_recipes_is_what_upstreams_source_has():
     """These are the tokens of a sample, the parameters, and the files from the hub."""
     launches = read_launches("megatron_bridge/launches.json")
     for row in ROWS:
@@ -160,7 +157,7 @@ def test_what_is_stated_of_recipes_is_what_upstreams_source_has() -> None:
         assert files == upstream["hub"], row.identity
 
 
-def stated(text: str | None) -> Parameters | None:
+def stated(text):
     """Return `30b-a3b` as numbers of parameters; None for None."""
     if text is None:
         return None
@@ -175,7 +172,7 @@ NOT_FOR_NIGHTLY = (
 )
 
 
-def test_an_image_that_the_launch_is_not_for_starts_nothing() -> None:
+def test_an_image_that_the_launch_is_not_for_starts_nothing():
     row = next(row for row in ROWS if row.size == "super" and row.workload == "nemotron3-26.04")
     run = run_of(row.model_copy(update={"image": NIGHTLY}))
     for start in (bridge_command, lambda run: require_trainable([run])):
@@ -184,7 +181,7 @@ def test_an_image_that_the_launch_is_not_for_starts_nothing() -> None:
         assert str(refused.value) == f"nemotron3-26.04 super cannot be started: {NOT_FOR_NIGHTLY}."
 
 
-def test_the_same_image_of_another_registry_is_started_the_same() -> None:
+def test_the_same_image_of_another_registry_is_started_the_same():
     for row in ROWS:
         assert row.image is not None
         image = f"registry.example/{row.image.rpartition('/')[2]}@sha256:{'0' * 64}"
@@ -277,7 +274,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_a_sentence_with_file_line_and_field(config: Path, mistake: str) -> None:
+def test_a_mistake_is_a_sentence_with_file_line_and_field(config, mistake):
     (old, new), (line, sentence) = MISTAKES[mistake]
     path = config / "workloads" / f"{GPT_OSS}.yaml"
     text = path.read_text()

@@ -1,22 +1,20 @@
 """The options in the documents: what they change in a run, and which combinations are refused."""
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steptime import settings
 from steptime.errors import UserError
-from steptime.recipes.models import Mode, ProfileWindow, Run
-from steptime.recipes.planning import Plan, parse_request, plan
+from steptime.recipes.models import Mode, ProfileWindow
+from steptime.recipes.planning import parse_request, plan
 
 NAMED = "/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"
 SAVED_320 = "/shared/default--None=0.0000-epoch=0-consumed_samples=320.0-last"
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(tmp_path_factory):
     """Return the shipped configuration with two Slurm clusters: H100s with containers, and CPUs without.
 
     No test changes it, because in folders of their own all would read every workload again.
@@ -32,15 +30,15 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def clusters(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def clusters(config, monkeypatch):
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
 
 
-def planned(workload: str = "llama3.1", **values: Any) -> Plan:
+def planned(workload="llama3.1", **values):
     return plan(parse_request({"workload": workload, **values}))
 
 
-def run_of(workload: str = "llama3.1", **values: Any) -> Run:
+def run_of(workload="llama3.1", **values):
     (run,) = planned(workload, **values).all_runs
     return run
 
@@ -56,9 +54,7 @@ def run_of(workload: str = "llama3.1", **values: Any) -> Run:
         ({"workload": "nemotron4-340b-24.11", "size": "340b", "profile_stop": 60}, 60, "59:59", (20, 60)),
     ],
 )
-def test_a_profile_is_the_documents_where_nothing_else_is_said(
-    values: dict[str, Any], max_steps: int, window: str, profile: tuple[int, int]
-) -> None:
+def test_a_profile_is_the_documents_where_nothing_else_is_said(values, max_steps, window, profile):
     run = run_of(profile=True, **values)
     assert (run.mode, run.max_steps, str(run.window)) == (Mode.PROFILE, max_steps, window)
     assert run.profile is not None
@@ -73,28 +69,26 @@ def test_a_profile_is_the_documents_where_nothing_else_is_said(
 @pytest.mark.parametrize(
     ("setting", "mode"), [("async_save", {"save_checkpoint": True}), ("gpu_samples", {})]
 )
-def test_a_setting_that_is_on_for_gpus_may_be_turned_on_and_off(
-    setting: str, mode: dict[str, Any], values: dict[str, Any], default: bool
-) -> None:
+def test_a_setting_that_is_on_for_gpus_may_be_turned_on_and_off(setting, mode, values, default):
     assert getattr(run_of(**mode, **values).settings, setting) == default
     for wanted in (True, False):
         assert getattr(run_of(**mode, **values, **{setting: wanted}).settings, setting) == wanted
 
 
-def test_ranks_and_gpu_metrics_of_a_profile() -> None:
+def test_ranks_and_gpu_metrics_of_a_profile():
     run = run_of(size="8b", gpus="16", profile=True, profile_ranks="8-10, 0", gpu_metrics=True)
     expected = ProfileWindow(first_step=20, last_step=25, ranks=(0, 8, 9, 10), gpu_metrics=True)
     assert run.profile is not None
     assert run.profile.model_copy(update={"nsight": expected.nsight}) == expected
 
 
-def test_an_nccl_trace_is_short() -> None:
+def test_an_nccl_trace_is_short():
     run = run_of("nemotron-h", gpu_type="h100", nccl_trace=True)
     assert (run.mode, run.max_steps, str(run.window), run.time_limit_s) == (Mode.NCCL_TRACE, 5, "4:4", 900)
     assert run.experiment.endswith("_nccltrace")
 
 
-def test_a_checkpoint_is_saved_alone() -> None:
+def test_a_checkpoint_is_saved_alone():
     runs = planned(size="8b", gpus="16,32", save_checkpoint=True).all_runs
     assert [(run.mode, run.recipe.gpus, run.max_steps) for run in runs] == [
         (Mode.CHECKPOINT_SAVE, 16, 50),
@@ -111,14 +105,14 @@ def test_a_checkpoint_is_saved_alone() -> None:
         ("/shared/checkpoints/saved", {"gpus": "2", "max_steps": 7}, 7),
     ],
 )
-def test_a_checkpoint_is_loaded_alone(path: str, values: dict[str, Any], first_step: int) -> None:
+def test_a_checkpoint_is_loaded_alone(path, values, first_step):
     run = run_of(load_checkpoint=path, **values)
     assert (run.mode, run.checkpoint_path) == (Mode.CHECKPOINT_LOAD, path)
     assert (run.first_step, run.max_steps) == (first_step, first_step + 1)
     assert str(run.window) == f"{first_step}:{first_step}"
 
 
-def test_the_options_of_slurm() -> None:
+def test_the_options_of_slurm():
     run = run_of(
         size="8b",
         cluster="eos",
@@ -142,7 +136,7 @@ def test_the_options_of_slurm() -> None:
     assert run.account == "llm"
 
 
-def test_graphs_and_overlap_are_on_off_or_the_recipes() -> None:
+def test_graphs_and_overlap_are_on_off_or_the_recipes():
     recipes = run_of(size="70b").performance.trainer
     options = {"cuda_graphs": not recipes.cuda_graphs, "tp_comm_overlap": not recipes.tp_comm_overlap}
     assert run_of(size="70b", **options).performance.trainer == recipes.model_copy(update=options)
@@ -158,14 +152,14 @@ def test_graphs_and_overlap_are_on_off_or_the_recipes() -> None:
         {"size": "8b", "cluster": "eos", "additional_slurm_params": "qos=high", "gres": False},
     ],
 )
-def test_a_request_with_its_defaults_means_the_same(values: dict[str, Any]) -> None:
+def test_a_request_with_its_defaults_means_the_same(values):
     made = planned(**values)
     assert plan(made.request) == made
 
 
-SLURM: dict[str, Any] = {"size": "8b", "cluster": "eos"}
+SLURM = {"size": "8b", "cluster": "eos"}
 
-REFUSALS: list[tuple[dict[str, Any], str]] = [
+REFUSALS = [
     (
         {"profile": True, "nccl_trace": True},
         "`profile` and `nccl_trace` cannot be in one request: keep one of them, and leave the others out.",
@@ -244,7 +238,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-JUST_POSSIBLE: list[dict[str, Any]] = [
+JUST_POSSIBLE = [
     {"profile": True, "gpus": "2", "profile_ranks": "1"},
     {"profile": True, "profile_start": 24},
     {"profile": True, "profile_start": 0, "profile_stop": 1},
@@ -267,7 +261,7 @@ JUST_POSSIBLE: list[dict[str, Any]] = [
 """Requests just inside the limits that are refused above."""
 
 
-def test_what_is_just_possible_is_planned() -> None:
+def test_what_is_just_possible_is_planned():
     refused = []
     for values in JUST_POSSIBLE:
         try:
@@ -278,7 +272,7 @@ def test_what_is_just_possible_is_planned() -> None:
 
 
 @pytest.mark.parametrize(("values", "complaint"), REFUSALS, ids=[complaint[:60] for _, complaint in REFUSALS])
-def test_what_cannot_be_is_refused_in_one_sentence(values: dict[str, Any], complaint: str) -> None:
+def test_what_cannot_be_is_refused_in_one_sentence(values, complaint):
     with pytest.raises(UserError) as refusal:
         planned(**values)
     assert complaint in str(refusal.value)

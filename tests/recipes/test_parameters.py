@@ -19,7 +19,7 @@ BUILT = {"8b": 8_030_261_248, "70b": 70_553_706_496, "405b": 405_853_388_800} | 
 """The parameters of models that the trainer builds, as tests/trainer/test_rows.py counts them."""
 
 
-def test_they_are_those_of_the_models_that_are_built() -> None:
+def test_they_are_those_of_the_models_that_are_built():
     """Norms, biases and convolutions are not counted, hence the tolerance."""
     built = [
         (size, shape)
@@ -33,19 +33,19 @@ def test_they_are_those_of_the_models_that_are_built() -> None:
         assert parameters.total == parameters.active == pytest.approx(BUILT[size], rel=2e-4), size
 
 
-def test_every_shipped_size_is_what_its_name_says() -> None:
+def test_every_shipped_size_is_what_its_name_says():
     assert {size: contradiction(size, shape) for (_, size), shape in SHAPES.items()} == {
         size: None for _, size in SHAPES
     }
 
 
 @pytest.mark.parametrize("size", ["8b", "9.5b", "tiny"])
-def test_a_name_may_round_or_say_nothing(size: str) -> None:
+def test_a_name_may_round_or_say_nothing(size):
     assert contradiction(size, LLAMA_8B) is None
 
 
 @pytest.mark.parametrize(("size", "said"), [("6b", "6"), ("10.1b", "10.1"), ("1t", "1000")])
-def test_a_name_that_says_another_number_is_contradicted(size: str, said: str) -> None:
+def test_a_name_that_says_another_number_is_contradicted(size, said):
     assert contradiction(size, LLAMA_8B) == (
         f"this model has 8.03 billion parameters, and the name of its size states {said}: give the sizes of "
         "that very model, or name the size by what it has"
@@ -63,8 +63,6 @@ def test_a_name_that_says_another_number_is_contradicted(size: str, said: str) -
         ("nemotron4-340b-25.12", "340b", 4.4 * 2**40),
     ],
 )
-def test_checkpoints_have_the_sizes_that_the_documents_print(
-    workload: str, size: str, printed: float
-) -> None:
+def test_checkpoints_have_the_sizes_that_the_documents_print(workload, size, printed):
     estimated = checkpoint_bytes(load_workload(workload).sizes[size].model)
     assert estimated == pytest.approx(printed, rel=0.02)

@@ -1,7 +1,5 @@
 """How each document's runs are launched: the rules in its file, where later rules override earlier ones."""
 
-from typing import Any
-
 import pytest
 from printed_tables import workloads_on
 
@@ -11,13 +9,13 @@ from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
 
 
-def launched(**options: Any) -> Performance:
+def launched(**options):
     """Return the performance settings of the first run of a request."""
     request = {"gpu_type": "h100"} | options
     return plan(PlanRequest.model_validate(request)).runs[0].performance
 
 
-def test_a_later_rule_counts() -> None:
+def test_a_later_rule_counts():
     """A rule for some GPUs overrides one for all, and a rule for some modes overrides one for all."""
     on_gpu = {
         gpu_type: launched(workload="nemotron4-340b", gpu_type=gpu_type, gpus="512")
@@ -39,7 +37,7 @@ def test_a_later_rule_counts() -> None:
     assert gathers == {"profile": True, "save_checkpoint": False, "load_checkpoint": False}
 
 
-def test_what_is_for_slurm_is_left_out_elsewhere() -> None:
+def test_what_is_for_slurm_is_left_out_elsewhere():
     workload = load_workload("nemotron4-340b-25.12")
     (recipe, *_) = [row for row, _ in workload.recipes() if row.gpu_type == "gb200"]
     mode = plan(PlanRequest(workload="llama3.1")).runs[0].mode
@@ -50,7 +48,7 @@ def test_what_is_for_slurm_is_left_out_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("name", workloads_on("cpu"))
-def test_nothing_is_set_on_the_cpu(name: str) -> None:
+def test_nothing_is_set_on_the_cpu(name):
     for run in plan(PlanRequest(workload=name, size="tiny", checkpoint=True)).all_runs:
         assert run.performance == Performance()
 
@@ -69,7 +67,7 @@ OTHERS = {
     "virtual_pipeline": ROW._replace(parallelism=ROW.parallelism.model_copy(update={"virtual_pipeline": 2})),
 }
 """Rows that each differ from `ROW` in one thing."""
-HOLDS_FOR: list[tuple[dict[str, Any], set[str]]] = [
+HOLDS_FOR = [
     # the conditions of a rule, and the other rows that it holds for beside ROW
     ({}, OTHERS.keys() - {"cpu"}),
     ({"gpu_types": ["h100", "cpu"]}, OTHERS.keys() - {"gpu_type"}),
@@ -83,11 +81,11 @@ HOLDS_FOR: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-def rule_of(**conditions: Any) -> Rule:
+def rule_of(**conditions):
     return Rule.model_validate({"source": "x", "vboost": True} | conditions)
 
 
-def test_a_rule_holds_where_all_its_conditions_do() -> None:
+def test_a_rule_holds_where_all_its_conditions_do():
     for conditions, others in HOLDS_FOR:
         rule = rule_of(**conditions)
         assert rule.holds_for_row(ROW), conditions
@@ -97,7 +95,7 @@ def test_a_rule_holds_where_all_its_conditions_do() -> None:
     assert not stages.holds_for_row(ROW)
 
 
-def test_a_rule_may_be_for_some_modes_and_some_clusters() -> None:
+def test_a_rule_may_be_for_some_modes_and_some_clusters():
     save, load = Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD
     for conditions, held in (
         ({}, [True, True, True, True]),
@@ -111,7 +109,7 @@ def test_a_rule_may_be_for_some_modes_and_some_clusters() -> None:
 
 
 CALLBACK = {"comm_overlap_callback": True}
-SETTINGS: list[tuple[str, dict[str, Any], *tuple[str, ...]]] = [
+SETTINGS = [
     # dtype of a row without tensor parallelism, settings, and why they are refused
     ("bf16", {}),
     ("fp8", {}, "fp8_recipe is None: rows of dtype fp8 need one, and no others"),
@@ -145,7 +143,7 @@ SETTINGS: list[tuple[str, dict[str, Any], *tuple[str, ...]]] = [
 ]
 
 
-def test_settings_that_cannot_go_together_are_told() -> None:
+def test_settings_that_cannot_go_together_are_told():
     for dtype, settings, *complaints in SETTINGS:
         row = ROW._replace(dtype=dtype, parallelism=Parallelism(tensor=1, data=2))
         told = [problem for _, problem in contradictions(row, TrainerSettings.model_validate(settings))]

@@ -1,7 +1,5 @@
 """From requests to runs: defaults, modes, costs, and every refusal with the valid choices."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,15 +8,15 @@ from printed_tables import workloads_on
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode, OwnProgram, Performance, Window
-from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
+from steptime.recipes.planning import parse_request, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
-def planned(**values: Any) -> Plan:
+def planned(**values):
     return plan(parse_request(values))
 
 
-def test_the_main_job_needs_only_its_name() -> None:
+def test_the_main_job_needs_only_its_name():
     made = planned(workload="llama3.1")
     assert [run.label for run in made.runs] == ["tiny·fp32·1", "tiny·fp32·2"]
     assert [run.recipe.global_batch_size for run in made.runs] == [8, 16]
@@ -37,7 +35,7 @@ LEFT_TO_OTHERS = {
 
 
 @pytest.mark.parametrize("name", workloads_on("cpu"))
-def test_defaults_are_filled_in_and_mean_the_same_again(name: str) -> None:
+def test_defaults_are_filled_in_and_mean_the_same_again(name):
     made = planned(workload=name, repeats=2)
     values = made.request.model_dump()
     unset = {field for field, value in values.items() if value is None}
@@ -45,7 +43,7 @@ def test_defaults_are_filled_in_and_mean_the_same_again(name: str) -> None:
     assert plan(made.request) == made
 
 
-def test_a_run_has_what_was_asked_for() -> None:
+def test_a_run_has_what_was_asked_for():
     (run,) = planned(
         **{"workload": "llama3.1", "size": "70b", "dtype": "fp8", "gpus": "64", "max_steps": 30},
         **{"window": "11:19", "time_limit": "00:07:00", "environment": {"NCCL_DEBUG": "INFO"}},
@@ -76,9 +74,7 @@ def test_a_run_has_what_was_asked_for() -> None:
         ({"workload": "llama3.1", "proxy": True}, "405b-proxy", "bf16", [32], "49:49", 1800),
     ],
 )
-def test_defaults_of_the_documents(
-    *, values: dict[str, Any], size: str, dtype: str, gpus: list[int], window: str, limit_s: int
-) -> None:
+def test_defaults_of_the_documents(*, values, size, dtype, gpus, window, limit_s):
     runs = planned(**values).runs
     assert {(run.recipe.size, run.recipe.dtype, str(run.window), run.time_limit_s) for run in runs} == {
         (size, dtype, window, limit_s)
@@ -106,11 +102,11 @@ def test_defaults_of_the_documents(
         ({"workload": "llama3.1", "gpus": "4", "scaling": "strong"}, "pretrain_llama3.1_tiny_fp32_4_strong"),
     ],
 )
-def test_experiments_are_named_as_in_the_documents(values: dict[str, Any], experiment: str) -> None:
+def test_experiments_are_named_as_in_the_documents(values, experiment):
     assert [run.experiment for run in planned(**values).runs] == [experiment]
 
 
-def test_names_may_be_written_in_capitals() -> None:
+def test_names_may_be_written_in_capitals():
     written = planned(
         workload="LLAMA3.1", size="70B", dtype="FP8", gpu_type="H100", scaling="WEAK", gpus="64"
     )
@@ -119,7 +115,7 @@ def test_names_may_be_written_in_capitals() -> None:
     )
 
 
-def test_a_launcher_of_a_dense_model_is_given_one_expert_rank() -> None:
+def test_a_launcher_of_a_dense_model_is_given_one_expert_rank():
     dense = planned(workload="llama3.1", gpus="4").runs[0].recipe
     launcher = OwnProgram(
         kind="command", command=("train", "--experts={expert}", "--gpus={gpus}", "--steps={max_steps}")
@@ -128,7 +124,7 @@ def test_a_launcher_of_a_dense_model_is_given_one_expert_rank() -> None:
     assert recipe.command(50) == ("train", "--experts=1", "--gpus=4", "--steps=50")
 
 
-def test_proxies_are_asked_for_in_either_way() -> None:
+def test_proxies_are_asked_for_in_either_way():
     by_flag = planned(workload="llama3.1", size="405b", proxy=True, gpus="32-128")
     by_name = planned(workload="llama3.1", size="405b-proxy", gpus="32-128")
     assert by_flag == by_name
@@ -140,7 +136,7 @@ def test_proxies_are_asked_for_in_either_way() -> None:
     assert all(run.recipe.proxy for run in by_flag.runs)
 
 
-def test_tensor_parallel_where_the_size_leaves_it_open() -> None:
+def test_tensor_parallel_where_the_size_leaves_it_open():
     made = planned(workload="llama3.1", tensor_parallel=2)
     assert [(run.recipe.gpus, run.recipe.parallelism.data) for run in made.runs] == [(2, 1)]
     (four,) = planned(workload="llama3.1", tensor_parallel=2, gpus="4").runs
@@ -148,7 +144,7 @@ def test_tensor_parallel_where_the_size_leaves_it_open() -> None:
     assert planned(workload="llama3.1", tensor_parallel=4).runs[0].recipe.gpus == 4
 
 
-def test_repeats_are_runs_of_their_own() -> None:
+def test_repeats_are_runs_of_their_own():
     runs = planned(workload="llama3.1", repeats=3, checkpoint=True).all_runs
     assert [run.label for run in runs] == [
         "tiny·fp32·1",
@@ -162,7 +158,7 @@ def test_repeats_are_runs_of_their_own() -> None:
     ]
 
 
-def test_a_checkpoint_is_saved_and_loaded_on_the_largest_count() -> None:
+def test_a_checkpoint_is_saved_and_loaded_on_the_largest_count():
     made = planned(workload="llama3.1", size="405b", gpus="512,1024", checkpoint=True, max_steps=10)
     (pair,) = made.checkpoint_pairs
     assert (pair.save.mode, pair.load.mode) == (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD)
@@ -172,7 +168,7 @@ def test_a_checkpoint_is_saved_and_loaded_on_the_largest_count() -> None:
     assert (pair.load.first_step, pair.load.max_steps, str(pair.load.window)) == (10, 11, "10:10")
 
 
-def test_gpu_hours_are_all_jobs_into_their_limit() -> None:
+def test_gpu_hours_are_all_jobs_into_their_limit():
     made = planned(
         workload="llama3.1", size="8b", gpus="8,16", repeats=2, checkpoint=True, time_limit="00:15:00"
     )
@@ -180,7 +176,7 @@ def test_gpu_hours_are_all_jobs_into_their_limit() -> None:
     assert made.gpu_hours_max == sum(run.recipe.gpus * run.time_limit_s for run in made.all_runs) / 3600
 
 
-def test_a_plan_for_other_gpus_than_the_clusters_is_for_reading_only() -> None:
+def test_a_plan_for_other_gpus_than_the_clusters_is_for_reading_only():
     made = planned(workload="llama3.1", size="8b")
     assert made.cluster_gpu_type == "cpu"
     with pytest.raises(UserError, match="cluster 'local' has cpu, not h100"):
@@ -188,7 +184,7 @@ def test_a_plan_for_other_gpus_than_the_clusters_is_for_reading_only() -> None:
     require_runnable(planned(workload="llama3.1"))
 
 
-REFUSALS: list[tuple[dict[str, Any], str]] = [
+REFUSALS = [
     ({"workload": "lama3.1"}, "unknown workload 'lama3.1': did you mean 'llama3.1-"),
     ({"sise": "8b"}, "unknown parameter 'sise': did you mean 'size'? Valid are: workload, "),
     (
@@ -285,15 +281,13 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         ({"checkpoint": True}, (1, 2)),
     ],
 )
-def test_by_default_a_checkpoint_is_made_at_a_scale_that_is_tested(
-    values: dict[str, Any], counts: tuple[int, ...]
-) -> None:
+def test_by_default_a_checkpoint_is_made_at_a_scale_that_is_tested(values, counts):
     runs = planned(workload="llama3.1", **values).runs
     assert tuple(run.recipe.gpus for run in runs) == counts
 
 
 @pytest.mark.parametrize(("values", "complaint"), REFUSALS, ids=[complaint[:40] for _, complaint in REFUSALS])
-def test_refusals_name_the_value_and_the_choices(values: dict[str, Any], complaint: str) -> None:
+def test_refusals_name_the_value_and_the_choices(values, complaint):
     with pytest.raises(UserError) as refusal:
         planned(**{"workload": "llama3.1"} | values)
     assert complaint in str(refusal.value)
@@ -309,9 +303,7 @@ CELLS = [
 
 @pytest.mark.long
 @given(cell=st.sampled_from(CELLS), repeats=st.integers(1, 4))
-def test_every_row_can_be_planned_as_it_stands(
-    cell: tuple[str, str, str, str, str, int], repeats: int
-) -> None:
+def test_every_row_can_be_planned_as_it_stands(cell, repeats):
     workload, size, dtype, gpu_type, scaling, gpus = cell
     made = planned(
         workload=workload,

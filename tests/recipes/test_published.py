@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from printed_tables import configuration_rows, performance_rows
@@ -17,7 +16,7 @@ from steptime.recipes.workloads import list_workloads, load_workload
 RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(name).recipes()]
 
 
-def test_a_document_has_numbers_for_each_of_its_rows_or_for_none() -> None:
+def test_a_document_has_numbers_for_each_of_its_rows_or_for_none():
     """A document may also have numbers for one run, whose log it shows."""
     configured = Counter(row.recipe for row in configuration_rows())
     published = Counter(row.document for row in performance_rows())
@@ -25,7 +24,7 @@ def test_a_document_has_numbers_for_each_of_its_rows_or_for_none() -> None:
     assert {name for name, rows in configured.items() if published[name] not in (0, 1, rows)} == set()
 
 
-def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
+def test_every_document_has_a_workload_and_every_number_a_recipe():
     printed = {
         name for name in list_workloads() if any(rule.printed for _, rule in load_workload(name).recipes())
     }
@@ -34,7 +33,7 @@ def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
     assert len(published) == len(set(published)) == len(performance_rows())
 
 
-def test_a_number_is_of_exactly_its_configuration() -> None:
+def test_a_number_is_of_exactly_its_configuration():
     recipe = next(recipe for recipe in RECIPES if published_performance(recipe))
     other = {"size": "1b", "dtype": "fp32", "gpu_type": "a100", "global_batch_size": 9}
     parts = {"parallelism": {"data": 1000}, "model": {"seq_length": 4097}}
@@ -43,7 +42,7 @@ def test_a_number_is_of_exactly_its_configuration() -> None:
         assert published_performance(recipe.model_copy(update={name: value})) is None, name
 
 
-def test_stated_flops_are_the_formulas_rounded() -> None:
+def test_stated_flops_are_the_formulas_rounded():
     recipes = {(recipe.workload, recipe.size): recipe for recipe in RECIPES}
     stated = {
         (name, size): flops
@@ -57,7 +56,7 @@ def test_stated_flops_are_the_formulas_rounded() -> None:
 
 
 @pytest.fixture
-def references(config: Path) -> Path:
+def references(config):
     return config / "references"
 
 
@@ -68,7 +67,7 @@ def references(config: Path) -> Path:
         ("step_time_s: [15.119,", "step_time_s: [fast,", r"line 16, tables.0.step_time_s.0: .* not \"fast\""),
     ],
 )
-def test_a_broken_table_is_refused(references: Path, old: str, new: str, complaint: str) -> None:
+def test_a_broken_table_is_refused(references, old, new, complaint):
     path = references / "nemotron-h-25.05.yaml"
     text = path.read_text(encoding="utf-8")
     assert old in text
@@ -77,7 +76,7 @@ def test_a_broken_table_is_refused(references: Path, old: str, new: str, complai
         performance_rows()
 
 
-def test_a_table_has_the_lines_that_its_document_prints(references: Path) -> None:
+def test_a_table_has_the_lines_that_its_document_prints(references):
     """A table may have a single kind of numbers, but not none."""
     path = references / "nemotron-h-25.05.yaml"
     whole = path.read_text(encoding="utf-8")

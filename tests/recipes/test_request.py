@@ -1,21 +1,19 @@
 """The form of a request: optional fields, limits of numbers, and the wording of refusals."""
 
-from typing import Any
-
 import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.request import PlanRequest, option_fields, parse_request
 
 
-def taken(name: str, value: Any) -> bool:
+def taken(name, value):
     try:
         return bool(parse_request({"workload": "llama3.1", name: value}).model_dump()[name] == value)
     except UserError:
         return False
 
 
-def test_every_example_is_a_value_of_its_field() -> None:
+def test_every_example_is_a_value_of_its_field():
     for name, field in option_fields().items():
         for example in field.examples or ():
             assert taken(name, example), f"{name} {example!r}"
@@ -30,14 +28,14 @@ def test_every_example_is_a_value_of_its_field() -> None:
         ({"workload": "a", "dtipe": None}, "unknown parameter 'dtipe': did you mean 'dtype'?"),
     ],
 )
-def test_what_is_refused_is_named(values: dict[str, Any], complaint: str) -> None:
+def test_what_is_refused_is_named(values, complaint):
     with pytest.raises(UserError) as refusal:
         parse_request(values)
     assert complaint in str(refusal.value)
     assert str(refusal.value).isprintable()
 
 
-def test_options_of_a_kind_of_cluster_stand_beside_the_others_in_json() -> None:
+def test_options_of_a_kind_of_cluster_stand_beside_the_others_in_json():
     request = parse_request({"workload": "llama3.1", "partition": "batch", "gres": "off", "account": None})
     assert request.cluster_options == {"partition": "batch", "gres": False}
     written = request.model_dump(mode="json", exclude_defaults=True)

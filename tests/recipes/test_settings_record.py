@@ -1,7 +1,6 @@
 """The recorded settings of upstream's launch scripts have every row of the documents, with its own sizes."""
 
 import csv
-from collections.abc import Iterator
 
 from printed_tables import by_name
 
@@ -11,7 +10,7 @@ from recorders.nemo.settings_record import load, row_of, settings_of
 from steptime.recipes.workloads import load_workload
 
 
-def rows() -> Iterator[dict[str, str]]:
+def rows():
     """Yield the rows of models that steptime's own trainer builds; upstream launches recipes by name."""
     with TABLE.open() as table:
         yield from (row for row in csv.DictReader(table) if not by_name(row["recipe"]))
@@ -29,7 +28,7 @@ SIZES = {
 """By column of the tables: the setting's name in NeMo 2, and in NeMo 1."""
 
 
-def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
+def test_every_row_of_the_documents_is_recorded_with_its_own_sizes():
     documents, wrong = load(), []
     for row in rows():
         settings = settings_of(documents[row["recipe"]], row)
@@ -43,7 +42,7 @@ def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
     assert not wrong
 
 
-def test_each_documents_file_names_the_release_that_was_recorded() -> None:
+def test_each_documents_file_names_the_release_that_was_recorded():
     for release in RELEASES:
         named = f"NVIDIA/dgxc-benchmarking {release.tag}, {release.folder}/README"
         assert named in load_workload(release.workload).document

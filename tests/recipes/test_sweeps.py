@@ -1,9 +1,6 @@
 """Sweeps: their files, the cells that follow, and every refusal with its remedy."""
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +19,7 @@ LLAMA = {"workload": "llama3.1", "size": ["8b", "70b"], "dtype": ["bf16", "fp8"]
 
 
 @pytest.fixture
-def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def write(config_folder, monkeypatch):
     """Return a function that writes a sweep `night` into a config with a cluster of H100s."""
     config = config_folder
     (config / "sweeps").mkdir()
@@ -38,7 +35,7 @@ def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     (config / "clusters" / "h100.yaml").write_text(h100)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
 
-    def write(**fields: Any) -> Path:
+    def write(**fields):
         content = {"name": "night", "gpu_hours_max": 1e6, "runs": [TINY], **fields}
         path = config / "sweeps" / "night.yaml"
         path.write_text(yaml.safe_dump(content, sort_keys=False))
@@ -48,22 +45,22 @@ def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 @pytest.fixture
-def planned(write: Callable[..., Path]) -> Callable[..., SweepPlan]:
+def planned(write):
     """Return a function that writes a sweep and plans it."""
 
-    def planned(**fields: Any) -> SweepPlan:
+    def planned(**fields):
         write(**fields)
         return plan_sweep(load_sweep("night"))
 
     return planned
 
 
-def labels(made: SweepPlan) -> list[str]:
+def labels(made):
     return [cell.label for cell in made.cells]
 
 
 @pytest.mark.parametrize("name", [name for name in list_sweeps() if load_sweep(name).has_cluster])
-def test_every_shipped_sweep_can_be_run_on_its_cluster(name: str) -> None:
+def test_every_shipped_sweep_can_be_run_on_its_cluster(name):
     made = plan_sweep(load_sweep(name))
     assert made.cells
     assert all(plan(cell.request).runs[0].recipe.gpus == cell.gpus for cell in made.cells)
@@ -72,7 +69,7 @@ def test_every_shipped_sweep_can_be_run_on_its_cluster(name: str) -> None:
     )
 
 
-def test_the_example_in_the_weekly_sweep_is_one(planned: Callable[..., SweepPlan]) -> None:
+def test_the_example_in_the_weekly_sweep_is_one(planned):
     text = (shipped("config") / "sweeps" / "example-weekly.yaml").read_text()
     lines = text.partition("it could be:\n")[2].splitlines()
     example = yaml.safe_load("\n".join(line.removeprefix("#").removeprefix("   ") for line in lines))
@@ -82,19 +79,19 @@ def test_the_example_in_the_weekly_sweep_is_one(planned: Callable[..., SweepPlan
     assert [cell.jobs for cell in made.cells if cell.request.checkpoint] == [3]
 
 
-def test_a_list_of_gpus_is_what_it_is_on_the_command_line(planned: Callable[..., SweepPlan]) -> None:
+def test_a_list_of_gpus_is_what_it_is_on_the_command_line(planned):
     listed = planned(runs=[TINY])
     assert labels(listed) == ["llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·2"]
     assert labels(planned(runs=[{**TINY, "gpus": "1-2"}])) == labels(listed)
 
 
-def test_lists_are_a_matrix_over_the_scales_that_each_size_has(planned: Callable[..., SweepPlan]) -> None:
+def test_lists_are_a_matrix_over_the_scales_that_each_size_has(planned):
     made = planned(cluster="h100", runs=[LLAMA])
     assert len(made.cells) == 2 * 5 + 2 * 2
     assert labels(made)[-3:] == ["llama3.1·70b·bf16·128", "llama3.1·70b·fp8·64", "llama3.1·70b·fp8·128"]
 
 
-def test_exclusions_are_partial(planned: Callable[..., SweepPlan]) -> None:
+def test_exclusions_are_partial(planned):
     made = planned(
         cluster="h100",
         runs=[LLAMA, {"workload": "nemotron4", "size": "15b", "gpus": "16-64"}],
@@ -108,7 +105,7 @@ def test_exclusions_are_partial(planned: Callable[..., SweepPlan]) -> None:
     ]
 
 
-def test_an_exclusion_also_saves_a_combination_that_no_recipe_has(planned: Callable[..., SweepPlan]) -> None:
+def test_an_exclusion_also_saves_a_combination_that_no_recipe_has(planned):
     entry = {"workload": ["llama3.1", "nemotron-h"], "dtype": ["bf16", "fp8"], "gpus": "8-2048"}
     with pytest.raises(UserError, match=r"runs\.0 \(workload nemotron-h, dtype bf16, .*unknown dtype 'bf16'"):
         planned(cluster="h100", runs=[entry])
@@ -117,8 +114,8 @@ def test_an_exclusion_also_saves_a_combination_that_no_recipe_has(planned: Calla
 
 
 def test_each_repeat_is_a_cell_and_a_checkpoint_goes_with_the_first(
-    planned: Callable[..., SweepPlan],
-) -> None:
+    planned,
+):
     made = planned(repeats=2, runs=[{**TINY, "checkpoint": True}])
     assert [(cell.label, cell.jobs, cell.gpus) for cell in made.cells] == [
         ("llama3.1·tiny·fp32·1", 1, 1),
@@ -128,7 +125,7 @@ def test_each_repeat_is_a_cell_and_a_checkpoint_goes_with_the_first(
     ]
 
 
-def test_an_entry_may_have_its_own_repeats_and_cluster(planned: Callable[..., SweepPlan]) -> None:
+def test_an_entry_may_have_its_own_repeats_and_cluster(planned):
     eight = {"workload": "llama3.1", "size": "8b", "gpus": 8, "repeats": 1, "cluster": "h100"}
     made = planned(repeats=2, runs=[TINY, eight])
     assert [(cell.request.cluster, cell.repeat) for cell in made.cells] == [
@@ -137,7 +134,7 @@ def test_an_entry_may_have_its_own_repeats_and_cluster(planned: Callable[..., Sw
     ]
 
 
-def test_cells_of_one_label_are_told_apart_by_what_differs(planned: Callable[..., SweepPlan]) -> None:
+def test_cells_of_one_label_are_told_apart_by_what_differs(planned):
     made = planned(runs=[{**TINY, "gpus": 4, "scaling": ["weak", "strong"], "tensor_parallel": [1, 2]}])
     assert labels(made) == [
         f"llama3.1·tiny·fp32·4·scaling {scaling}·tensor_parallel {tensor}"
@@ -146,7 +143,7 @@ def test_cells_of_one_label_are_told_apart_by_what_differs(planned: Callable[...
     ]
 
 
-def test_cells_cost_and_run_what_the_whole_request_does(planned: Callable[..., SweepPlan]) -> None:
+def test_cells_cost_and_run_what_the_whole_request_does(planned):
     made = planned(
         cluster="h100", runs=[{**LLAMA, "size": "8b", "dtype": "bf16", "checkpoint": True, "repeats": 3}]
     )
@@ -160,7 +157,7 @@ def test_cells_cost_and_run_what_the_whole_request_does(planned: Callable[..., S
     assert sum(cell.jobs for cell in made.cells) == len(together.all_runs)
 
 
-def test_approval_is_asked_for_above_the_limit_only(planned: Callable[..., SweepPlan]) -> None:
+def test_approval_is_asked_for_above_the_limit_only(planned):
     cost = planned().gpu_hours_max
     assert cost == 0.5
     assert not planned().needs_approval
@@ -170,13 +167,13 @@ def test_approval_is_asked_for_above_the_limit_only(planned: Callable[..., Sweep
     assert not planned(approval_above_gpu_hours=None).needs_approval
 
 
-def test_a_plan_that_costs_exactly_its_budget_is_run(planned: Callable[..., SweepPlan]) -> None:
+def test_a_plan_that_costs_exactly_its_budget_is_run(planned):
     assert planned(gpu_hours_max=0.5).cells
 
 
 def test_confirmation_cells_run_a_cell_again_under_names_of_their_own(
-    planned: Callable[..., SweepPlan],
-) -> None:
+    planned,
+):
     cell = planned(runs=[{**TINY, "gpus": 2, "checkpoint": True}]).cells[0]
     for checkpoint in (False, True):
         confirmations = confirmation_cells(cell, 2, checkpoint=checkpoint, after=3)
@@ -191,9 +188,7 @@ def test_confirmation_cells_run_a_cell_again_under_names_of_their_own(
         } == {("night", 0, checkpoint)}
 
 
-def test_as_many_as_there_may_be_are_planned(
-    planned: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_as_there_may_be_are_planned(planned, monkeypatch):
     assert sweep_planning.MOST_CELLS == 1024
     monkeypatch.setattr(sweep_planning, "MOST_CELLS", 4)
     assert len(planned(runs=[{**TINY, "checkpoint": True}], repeats=2).cells) == 4
@@ -207,7 +202,7 @@ def test_as_many_as_there_may_be_are_planned(
         planned(runs=[{**entry, "max_steps": [20, 30]}])
 
 
-def test_a_plan_comes_back_from_json(planned: Callable[..., SweepPlan]) -> None:
+def test_a_plan_comes_back_from_json(planned):
     made = planned(repeats=2)
     again = SweepPlan.model_validate_json(made.model_dump_json())
     assert all("runs" not in cell for cell in made.model_dump()["cells"]), "Airflow carries it to every task"
@@ -215,7 +210,7 @@ def test_a_plan_comes_back_from_json(planned: Callable[..., SweepPlan]) -> None:
     assert [expand_cell(cell) for cell in again.cells] == [expand_cell(cell) for cell in made.cells]
 
 
-def test_a_workload_is_excluded_with_or_without_its_release() -> None:
+def test_a_workload_is_excluded_with_or_without_its_release():
     values = {"workload": "llama3.1-25.04", "proxy": True}
     assert excludes({"workload": "llama3.1"}, values)
     assert excludes({"workload": "Llama3.1-25.04", "proxy": True}, values)
@@ -226,7 +221,7 @@ def test_a_workload_is_excluded_with_or_without_its_release() -> None:
     assert not excludes({"workload": "llama3"}, values)
 
 
-REFUSALS: list[tuple[dict[str, Any], str]] = [
+REFUSALS = [
     ({"runs": [{**TINY, "size": ["tiny", "tiny"]}]}, "runs.0.size.1: 'tiny' is in the list twice"),
     ({"runs": [{**TINY, "gpus": [1, 1]}]}, "runs.0.gpus.1: '1' is in the list twice"),
     ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: has to be text, not True"),
@@ -252,16 +247,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "complaint"), REFUSALS, ids=[complaint[:40] for _, complaint in REFUSALS])
-def test_refusals_are_one_sentence(
-    planned: Callable[..., SweepPlan], fields: dict[str, Any], complaint: str
-) -> None:
+def test_refusals_are_one_sentence(planned, fields, complaint):
     with pytest.raises(UserError) as refusal:
         planned(**fields)
     assert complaint in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Path]) -> None:
+def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write):
     bad = [{**TINY, "sise": "8b", "max_steps": 0}, {"size": "tiny", "gpus": []}]
     path = write(name="noon", gpu_hours_max=0, runs=bad, exclude=[{"repeats": 2, "size": 8}, {}])
     with pytest.raises(UserError) as refusal:
@@ -287,7 +280,7 @@ def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Pat
     ]
 
 
-def test_each_combination_that_cannot_be_run_is_named(planned: Callable[..., SweepPlan]) -> None:
+def test_each_combination_that_cannot_be_run_is_named(planned):
     odd = {**TINY, "gpus": [1, 3], "max_steps": 30}
     with pytest.raises(UserError) as refusal:
         planned(runs=[{**TINY, "size": ["tyny", "tiny", "teny"]}, odd, TINY])
@@ -299,8 +292,8 @@ def test_each_combination_that_cannot_be_run_is_named(planned: Callable[..., Swe
 
 
 def test_what_is_wrong_with_several_combinations_of_an_entry_is_there_once(
-    planned: Callable[..., SweepPlan],
-) -> None:
+    planned,
+):
     with pytest.raises(UserError) as refusal:
         planned(runs=[{**TINY, "dtype": "fp99", "max_steps": [20, 30, 40]}])
     assert str(refusal.value).startswith(
@@ -309,9 +302,7 @@ def test_what_is_wrong_with_several_combinations_of_an_entry_is_there_once(
     assert "\n" not in str(refusal.value)
 
 
-def test_a_broken_sweep_hides_no_other(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_sweep_hides_no_other(write, capsys):
     path = write()
     path.with_name("broken.yaml").write_text("name: broken\ngpu_hours_max: 1\nrepeats: often\nruns: []\n")
     assert steptime("sweep", "list", "--format", "csv") == 1
@@ -326,7 +317,7 @@ def test_a_broken_sweep_hides_no_other(
     ]
 
 
-def test_an_unknown_sweep_lists_the_known(write: Callable[..., Path]) -> None:
+def test_an_unknown_sweep_lists_the_known(write):
     write()
     with pytest.raises(
         UserError, match=r"unknown sweep 'nigth': did you mean 'night'\? Valid are: .*, night\."
@@ -334,7 +325,7 @@ def test_an_unknown_sweep_lists_the_known(write: Callable[..., Path]) -> None:
         load_sweep("nigth")
 
 
-def test_a_node_sweep_tries_each_node_alone_and_all_pairs_in_disjoint_rounds() -> None:
+def test_a_node_sweep_tries_each_node_alone_and_all_pairs_in_disjoint_rounds():
     for count in (2, 5, 8):
         nodes = [f"n{number}" for number in range(1, count + 1)]
         alone, pairs = groups_of(nodes)
@@ -347,14 +338,12 @@ def test_a_node_sweep_tries_each_node_alone_and_all_pairs_in_disjoint_rounds() -
     assert {node: sum(node in pair for pair in few) for node in few[0]} == dict.fromkeys(few[0], 3)
 
 
-def groups_of(nodes: list[str], **fields: Any) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+def groups_of(nodes, **fields):
     groups = list(NodeSweep(names=",".join(nodes), gpus_per_node=8, **fields).groups())
     return groups[: len(nodes)], groups[len(nodes) :]
 
 
-def test_a_node_sweep_of_too_many_pairs_is_refused_and_one_of_few_rounds_is_planned(
-    planned: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_sweep_of_too_many_pairs_is_refused_and_one_of_few_rounds_is_planned(planned, monkeypatch):
     monkeypatch.setattr(sweep_planning, "MOST_CELLS", 12)
     runs = {"cluster": "mini-slurm", "runs": [{"workload": "nccl", "size": "all_reduce"}]}
     with pytest.raises(UserError, match="has more than 12 runs"):
@@ -371,12 +360,12 @@ def test_a_node_sweep_of_too_many_pairs_is_refused_and_one_of_few_rounds_is_plan
         planned(**runs | {"cluster": "local"}, nodes={"names": "n1,n2", "gpus_per_node": 2})
 
 
-def test_a_gpu_count_that_is_null_is_refused(planned: Callable[..., SweepPlan]) -> None:
+def test_a_gpu_count_that_is_null_is_refused(planned):
     with pytest.raises(UserError, match=r"runs\.0\.gpus\.1: has to be a GPU count, as in 8, not null"):
         planned(runs=[{"workload": "llama3.1", "gpus": [1, None]}])
 
 
-def test_an_entry_may_name_another_gpu_type_than_its_sweep(write: Callable[..., Path]) -> None:
+def test_an_entry_may_name_another_gpu_type_than_its_sweep(write):
     entries = [LLAMA, LLAMA | {"gpu_type": "b200"}, LLAMA | {"gpu_type": ["b200", "h200"]}]
     write(gpu_type="h100", runs=entries)
     sweep = load_sweep("night")
@@ -387,9 +376,7 @@ def test_an_entry_may_name_another_gpu_type_than_its_sweep(write: Callable[..., 
 @pytest.mark.parametrize(
     ("budget", "asked_above", "most"), [(9, None, 9), (9, 5, 5), (9, 20, 9), (9, 0.1, 9), (0.6, 0.55, 0.55)]
 )
-def test_confirmation_runs_take_what_nobody_has_to_be_asked_for(
-    planned: Callable[..., SweepPlan], budget: float, asked_above: float | None, most: float
-) -> None:
+def test_confirmation_runs_take_what_nobody_has_to_be_asked_for(planned, budget, asked_above, most):
     """The sweep itself takes 0.5 GPU-hours; if somebody was asked for it, its budget is the limit."""
     plan = planned(gpu_hours_max=budget, approval_above_gpu_hours=asked_above)
     assert plan.gpu_hours_max == pytest.approx(0.5)

@@ -2,9 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -14,7 +11,7 @@ from called import steptime
 from steptime.errors import UserError
 from steptime.judging.series import Series
 from steptime.recipes.planning import parse_request, plan
-from steptime.recipes.sweep_planning import SweepPlan, expand_cell, plan_sweep
+from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.recipes.trials import list_trials, load_trial, plan_trial, round_order
 from steptime.settings import shipped
@@ -26,7 +23,7 @@ BATCHES = {"micro_batch_size": [1, 2, 3, 4]}
 
 
 @pytest.fixture
-def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def write(config_folder, monkeypatch):
     """Return a function that writes the trial `quick`, the only one configured, with these fields."""
     (config_folder / "trials").mkdir()
     for entry in shipped("config").iterdir():
@@ -34,7 +31,7 @@ def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             (config_folder / entry.name).symlink_to(entry)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_folder))
 
-    def write(**fields: Any) -> Path:
+    def write(**fields):
         content = {"name": "quick", "gpu_hours_max": 100, "run": TINY, "vary": BATCHES, **fields}
         path = config_folder / "trials" / "quick.yaml"
         given = {name: value for name, value in content.items() if value is not None}
@@ -45,10 +42,10 @@ def write(config_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 @pytest.fixture
-def planned(write: Callable[..., Path]) -> Callable[..., SweepPlan]:
+def planned(write):
     """Return a function that writes a trial with these fields and plans it."""
 
-    def planned(**fields: Any) -> SweepPlan:
+    def planned(**fields):
         write(**fields)
         return plan_trial(load_trial("quick"))
 
@@ -56,13 +53,13 @@ def planned(write: Callable[..., Path]) -> Callable[..., SweepPlan]:
 
 
 @pytest.mark.parametrize("name", list_trials())
-def test_every_shipped_trial_can_be_run(name: str) -> None:
+def test_every_shipped_trial_can_be_run(name):
     assert checked_trial(name).cells
 
 
 def test_combinations_that_cannot_run_are_left_out_with_the_reason(
-    planned: Callable[..., SweepPlan],
-) -> None:
+    planned,
+):
     rules = planned().trial
     assert rules is not None
     assert rules.variants == ("micro_batch_size=1", "micro_batch_size=2", "micro_batch_size=4")
@@ -72,9 +69,7 @@ def test_combinations_that_cannot_run_are_left_out_with_the_reason(
     )
 
 
-def test_a_model_that_cannot_fit_is_left_out_by_its_estimated_memory(
-    planned: Callable[..., SweepPlan], config_folder: Path
-) -> None:
+def test_a_model_that_cannot_fit_is_left_out_by_its_estimated_memory(planned, config_folder):
     (config_folder / "clusters").unlink()
     (config_folder / "clusters").mkdir()
     local = (shipped("config") / "clusters" / "local.yaml").read_text()
@@ -91,8 +86,8 @@ def test_a_model_that_cannot_fit_is_left_out_by_its_estimated_memory(
 
 
 def test_each_variant_runs_once_in_each_round_in_an_order_that_the_seed_gives(
-    planned: Callable[..., SweepPlan],
-) -> None:
+    planned,
+):
     variants = {name: {"environment": {"X": name}} for name in ("a", "b", "c", "d")}
     made = planned(vary=None, variants=variants, rounds_max=5, seed=7)
     runs = [run for cell in made.cells for run in expand_cell(cell)]
@@ -111,8 +106,8 @@ def test_each_variant_runs_once_in_each_round_in_an_order_that_the_seed_gives(
 
 
 def test_runs_of_a_trial_have_a_series_apart_from_that_of_the_weekly_cell(
-    planned: Callable[..., SweepPlan],
-) -> None:
+    planned,
+):
     made = planned(vary=None, variants={"default": {}, "other": {"environment": {"X": "1"}}})
     (weekly,) = plan(parse_request(TINY | {"gpus": "1"})).runs
     cell = Series.from_run(weekly)
@@ -122,7 +117,7 @@ def test_runs_of_a_trial_have_a_series_apart_from_that_of_the_weekly_cell(
     assert not any(series.is_judged for series in of_trial)
 
 
-def test_a_variant_adds_its_variables_to_those_of_the_run(planned: Callable[..., SweepPlan]) -> None:
+def test_a_variant_adds_its_variables_to_those_of_the_run(planned):
     made = planned(
         run=TINY | {"environment": {"A": "1", "B": "1"}},
         vary=None,
@@ -135,13 +130,13 @@ def test_a_variant_adds_its_variables_to_those_of_the_run(planned: Callable[...,
     assert by_variant == {"default": {"A": "1", "B": "1"}, "other": {"A": "1", "B": "2"}}
 
 
-def test_equal_variants_may_be_compared(planned: Callable[..., SweepPlan]) -> None:
+def test_equal_variants_may_be_compared(planned):
     made = planned(vary=None, variants={"a": {}, "b": {}})
     assert made.trial is not None
     assert made.trial.variants == ("a", "b")
 
 
-def test_only_rounds_within_the_budget_are_reserved(planned: Callable[..., SweepPlan]) -> None:
+def test_only_rounds_within_the_budget_are_reserved(planned):
     """A run takes at most a sixth of a GPU-hour, and a round of three variants half of one."""
     made = planned(gpu_hours_max=2.2, rounds_max=16)
     assert made.gpu_hours_max == 2.2
@@ -198,27 +193,25 @@ def test_only_rounds_within_the_budget_are_reserved(planned: Callable[..., Sweep
         ({"name": "other"}, "differs from the file's name"),
     ],
 )
-def test_mistakes_are_refused_in_a_sentence(
-    write: Callable[..., Path], fields: dict[str, Any], says: str
-) -> None:
+def test_mistakes_are_refused_in_a_sentence(write, fields, says):
     write(**fields)
     with pytest.raises(UserError, match=f"(?s){says}"):
         checked_trial("quick")
 
 
-def test_a_mistake_is_told_when_all_files_are_checked(write: Callable[..., Path]) -> None:
+def test_a_mistake_is_told_when_all_files_are_checked(write):
     write(rounds_max=1)
     with pytest.raises(UserError, match="at least 2"):
         check_config_files()
 
 
 def test_the_command_shows_variants_order_and_cost(
-    write: Callable[..., Path],
-    make_result: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    write,
+    make_result,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     stored.write(Store(), make_result(gpus=1))
     write(rounds_max=4)
@@ -234,18 +227,14 @@ def test_the_command_shows_variants_order_and_cost(
     assert told["left_out"][0]["variant"] == "micro_batch_size=3"
 
 
-def test_the_command_names_variants_that_are_the_same_run(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_variants_that_are_the_same_run(write, capsys):
     write(vary=None, variants={"two": {"micro_batch_size": 2}, "default": {}, "one": {"micro_batch_size": 1}})
     assert steptime("trial", "plan", "quick") == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("equal: ")]
     assert told == ["equal: default, one are the same run: only noise can differ"]
 
 
-def test_a_mistake_never_gives_a_stack_trace(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_never_gives_a_stack_trace(write, capsys):
     write(vary={"micro_batch_size": [3, 5]})
     assert steptime("trial", "plan", "quick") == 1
     assert "Traceback" not in capsys.readouterr().err
@@ -266,7 +255,7 @@ runs:
 
 
 @pytest.fixture
-def sweep(write: Callable[..., Path], config_folder: Path) -> Path:
+def sweep(write, config_folder):
     """A sweep of the team's, and the trial `quick`."""
     write()
     (config_folder / "sweeps").unlink()
@@ -276,7 +265,7 @@ def sweep(write: Callable[..., Path], config_folder: Path) -> Path:
     return path
 
 
-def test_a_variant_is_adopted_as_a_line_of_a_sweep(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variant_is_adopted_as_a_line_of_a_sweep(sweep, capsys):
     adopt = ("trial", "adopt", "quick", "micro_batch_size=2")
     line = "- {cluster: local, workload: llama3.1, size: tiny, gpus: 1, micro_batch_size: 2}"
     assert steptime(*adopt) == 0
@@ -287,9 +276,7 @@ def test_a_variant_is_adopted_as_a_line_of_a_sweep(sweep: Path, capsys: pytest.C
     assert len(plan_sweep(load_sweep("night")).cells) == 2
 
 
-def test_a_variant_of_that_name_a_shipped_sweep_and_runs_in_brackets_are_refused(
-    sweep: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_variant_of_that_name_a_shipped_sweep_and_runs_in_brackets_are_refused(sweep, capsys):
     assert steptime("trial", "adopt", "quick", "micro_batch_size=5") == 1
     assert "unknown variant 'micro_batch_size=5'" in capsys.readouterr().err
     adopt = ("trial", "adopt", "quick", "micro_batch_size=2", "--write")

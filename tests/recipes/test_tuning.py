@@ -1,8 +1,5 @@
 """Tuning by hand: what runs, its name, and that it never counts as the document's run."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from stored import publish
 
@@ -12,7 +9,6 @@ from steptime.logs.training_log import Step, TrainingLog
 from steptime.measure.metrics import measure
 from steptime.measure.repeating import repeat_command
 from steptime.recipes.bridge_launch import bridge_command
-from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, parse_request, plan
 from steptime.store import judgement_queries
 from steptime.store.run_queries import Store
@@ -22,11 +18,11 @@ NANO = {"workload": "nemotron3-26.08", "size": "nano", "gpu_type": "gb300", "gpu
 IMPORTED = {"workload": "llama3.1-26.08", "size": "70b", "gpu_type": "gb300", "gpus": "64"}
 
 
-def planned(**options: Any) -> Run:
+def planned(**options):
     return plan(PlanRequest(**options)).runs[0]
 
 
-def test_another_parallelism_and_batch_are_planned_and_named() -> None:
+def test_another_parallelism_and_batch_are_planned_and_named():
     run = planned(**LLAMA, tensor_parallel=8, pipeline_parallel=2, micro_batch_size=2)
     spread, untuned = run.recipe.parallelism, planned(**LLAMA)
     assert (spread.tensor, spread.pipeline, spread.context, spread.data) == (8, 2, 2, 2)
@@ -38,11 +34,11 @@ def test_another_parallelism_and_batch_are_planned_and_named() -> None:
     assert (untuned.tuning, untuned.label) == ("", "70b·bf16·64")
 
 
-def test_what_the_document_has_is_no_tuning() -> None:
+def test_what_the_document_has_is_no_tuning():
     assert planned(**LLAMA, tensor_parallel=4, global_batch_size=128, expert_parallel=1) == planned(**LLAMA)
 
 
-def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
+def test_a_recipe_by_name_gets_it_with_further_arguments():
     run = planned(**NANO, global_batch_size=256, arguments={"recompute_num_layers": "1; rm"})
     command = bridge_command(run)
     assert run.tuning == "gbs256 recompute_num_layers=1; rm"
@@ -83,15 +79,13 @@ def test_a_recipe_by_name_gets_it_with_further_arguments() -> None:
         ({**IMPORTED, "global_batch_size": 512}, "gives Megatron-Bridge no {global_batch_size}"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(options: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_run_is_refused_with_the_reason(options, sentence):
     with pytest.raises(UserError) as refused:
         plan(parse_request(options))
     assert sentence in str(refused.value)
 
 
-def test_it_is_judged_apart_from_the_document_and_its_published_number(
-    tmp_path: Path, make_result: Any
-) -> None:
+def test_it_is_judged_apart_from_the_document_and_its_published_number(tmp_path, make_result):
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     published, tuned = planned(**LLAMA), planned(**LLAMA, context_parallel=1, global_batch_size=128)
     for number in range(7):
@@ -108,7 +102,7 @@ def test_it_is_judged_apart_from_the_document_and_its_published_number(
     assert "--context-parallel 1" in command
 
 
-def add(store: Store, make_result: Any, run: Run, name: str, step_s: float, *, at: float) -> None:
+def add(store, make_result, run, name, step_s, *, at):
     steps = tuple(
         Step(global_step=step, step_time_s=step_s, loss=1.0, global_batch_size=128)
         for step in range(run.max_steps)

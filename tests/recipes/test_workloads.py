@@ -18,7 +18,7 @@ from steptime.recipes.workloads import list_workloads, load_workload
 CONFIGURATION_ROWS = settings.config_dir() / "references" / "configurations.csv"
 
 
-def test_published_rows_are_the_documents() -> None:
+def test_published_rows_are_the_documents():
     with CONFIGURATION_ROWS.open(newline="") as file:
         reader = csv.DictReader(file)
         printed = Counter(tuple(row.items()) for row in reader)
@@ -31,7 +31,7 @@ def test_published_rows_are_the_documents() -> None:
 
 
 @pytest.mark.parametrize("name", workloads_on("cpu"))
-def test_what_runs_on_the_cpu_is_a_tiny_size(name: str) -> None:
+def test_what_runs_on_the_cpu_is_a_tiny_size(name):
     tiny = [recipe for recipe, _ in load_workload(name).recipes() if recipe.size == "tiny"]
     assert {recipe.gpus for recipe in tiny} == {1, 2, 4}
     assert {recipe.scaling for recipe in tiny} == {"weak", "strong"}
@@ -48,11 +48,11 @@ def test_what_runs_on_the_cpu_is_a_tiny_size(name: str) -> None:
         ("Llama3.1-25.04", "llama3.1-25.04"),
     ],
 )
-def test_a_name_without_a_release_is_the_newest_one(name: str, full: str) -> None:
+def test_a_name_without_a_release_is_the_newest_one(name, full):
     assert load_workload(name).workload == full
 
 
-def test_the_guides_program_of_ones_own_can_be_planned(config: Path) -> None:
+def test_the_guides_program_of_ones_own_can_be_planned(config):
     """`make test-bare` trains with it."""
     guide = (Path(__file__).parents[2] / "docs/guide/workload.md").read_text()
     (name, text), *_ = re.findall(r"```yaml\n# config/(workloads/\S+\.yaml)\n(.*?)```", guide, re.DOTALL)
@@ -67,7 +67,7 @@ DEFAULT = "default_release: true # llama3.1 means this one, which has a size for
 
 
 @pytest.mark.long
-def test_a_family_may_mean_an_older_release(config: Path) -> None:
+def test_a_family_may_mean_an_older_release(config):
     """The newest release may have no size for the default cluster: then `llama3.1` keeps its meaning."""
     path = config / "workloads" / "llama3.1-25.04.yaml"
     newer = path.with_name("llama3.1-99.01.yaml")
@@ -110,9 +110,7 @@ def test_a_family_may_mean_an_older_release(config: Path) -> None:
         ("nvcr.io/nvidia/nemo@sha256:" + "0123456789abcdef" * 4, "nemo"),
     ],
 )
-def test_a_model_of_ones_own_trains_with_what_its_images_are_made_for(
-    config: Path, image: str, backend: str
-) -> None:
+def test_a_model_of_ones_own_trains_with_what_its_images_are_made_for(config, image, backend):
     text = (
         (config / "workloads/llama3.1-25.04.yaml").read_text().replace("llama3.1-25.04\n", "mine-26.11\n", 1)
     )
@@ -123,7 +121,7 @@ def test_a_model_of_ones_own_trains_with_what_its_images_are_made_for(
     assert {recipe.backend for recipe, _ in load_workload("mine").recipes()} == {"nemo"}
 
 
-def test_shipped_recipes_name_their_backend_only_by_their_images() -> None:
+def test_shipped_recipes_name_their_backend_only_by_their_images():
     """Those of NVIDIA's scripts are trained by no backend of steptime's trainer."""
     backends = {recipe.backend for name in list_workloads() for recipe, _ in load_workload(name).recipes()}
     assert backends == {"nemo"}

@@ -29,7 +29,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     """Return a clock that stands still until the test sets it."""
     clock = Clock()
     for module in (following, log_following, patience):

@@ -4,22 +4,18 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import OutOfReach, Overdue
-from steptime.recipes.models import OwnProgram, Run
+from steptime.recipes.models import OwnProgram
 from steptime.runs import log_following
 from steptime.runs.following import JobFollower, WaitLimits
 from steptime.runs.log_following import LogFollower, StepFollower
 
-from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
 
-MakeRun = Callable[..., Run]
 QUEUED = JobStatus(state=JobState.QUEUED, reason="waits for 2 of 2 slots")
 RUNNING = JobStatus(state=JobState.RUNNING, started_at=1_790_000_000.0, nodes=("n1",))
 FAILED = JobStatus(state=JobState.FAILED, exit_code=1)
@@ -29,7 +25,7 @@ ANOTHER_LOG = "the training's log was cut or replaced: it is followed from its b
 _JOB = {"cluster": "local", "name": "job", "job_id": "1", "directory": "/d", "log_path": "/d/log"}
 
 
-def step_lines(*steps: int, seconds: float = 0.5) -> bytes:
+def step_lines(*steps, seconds=0.5):
     return b"".join(
         b"Training epoch 0, iteration %d/19 | lr: 3e-05 | global_batch_size: 8 | global_step: %d "
         b"| reduced_train_loss: 8.40 | train_step_timing in s: %.4f | consumed_samples: %d\n"
@@ -43,7 +39,7 @@ class CountingCluster(ScriptedCluster):
 
     bytes_read = 0
 
-    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+    async def read(self, path, offset=0, limit=1 << 20):
         data = await super().read(path, offset, limit)
         self.bytes_read += len(data)
         return data
@@ -52,8 +48,8 @@ class CountingCluster(ScriptedCluster):
 class Watched:
     """A follower of a job on a cluster that the test scripts, and the lines that it prints."""
 
-    def __init__(self, run: Run, limits: WaitLimits = _PATIENT, *, submitted_at: float = 0) -> None:
-        self.lines: list[str] = []
+    def __init__(self, run, limits=_PATIENT, *, submitted_at=0):
+        self.lines = []
         self.cluster = ScriptedCluster(RUNNING)
         job = Job.model_validate({**_JOB, "submitted_at": submitted_at})
         say = self.lines.append
@@ -61,18 +57,18 @@ class Watched:
             job, limits, LogFollower(run, job, info=say, warn=say), info=say, warn=say
         )
 
-    async def sees(self, status: JobStatus, log: bytes = b"") -> JobStatus | None:
+    async def sees(self, status, log=b""):
         self.lines.clear()
         self.cluster.log += log
         return await self.follower.observe(self.cluster, status)
 
 
 @pytest.fixture
-def watched(a_run: MakeRun) -> Watched:
+def watched(a_run):
     return Watched(a_run())
 
 
-async def test_states_are_told_when_they_change(watched: Watched) -> None:
+async def test_states_are_told_when_they_change(watched):
     assert await watched.sees(QUEUED) is None
     assert watched.lines == ["job job: queued, waits for 2 of 2 slots"]
     await watched.sees(QUEUED)
@@ -81,9 +77,7 @@ async def test_states_are_told_when_they_change(watched: Watched) -> None:
     assert watched.lines == ["job job: running since 14:13:20 UTC on n1"]
 
 
-async def test_a_job_is_unknown_once_its_cluster_has_not_known_it_for_half_a_minute(
-    watched: Watched, clock: Clock
-) -> None:
+async def test_a_job_is_unknown_once_its_cluster_has_not_known_it_for_half_a_minute(watched, clock):
     unknown = JobStatus(state=JobState.UNKNOWN, reason="no such job")
     assert await watched.sees(unknown) is None
     clock.now += 20
@@ -95,7 +89,7 @@ async def test_a_job_is_unknown_once_its_cluster_has_not_known_it_for_half_a_min
     assert await watched.sees(unknown) == unknown
 
 
-async def test_steps_come_one_by_one_with_the_time_left(watched: Watched) -> None:
+async def test_steps_come_one_by_one_with_the_time_left(watched):
     await watched.sees(RUNNING, step_lines(0, 1))
 
     assert watched.lines[1:] == [
@@ -104,9 +98,7 @@ async def test_steps_come_one_by_one_with_the_time_left(watched: Watched) -> Non
     ]
 
 
-async def test_a_run_of_hours_is_told_sixty_times_an_hour_and_its_end_at_once(
-    watched: Watched, clock: Clock
-) -> None:
+async def test_a_run_of_hours_is_told_sixty_times_an_hour_and_its_end_at_once(watched, clock):
     told = []
     for after_s in (0, 5, 120, 1, 2, 3600, 59, 1):
         clock.now += after_s
@@ -119,13 +111,13 @@ async def test_a_run_of_hours_is_told_sixty_times_an_hour_and_its_end_at_once(
     assert watched.lines[0].startswith("step 8 of 0-19")
 
 
-async def test_many_steps_at_once_are_summed_up(watched: Watched) -> None:
+async def test_many_steps_at_once_are_summed_up(watched):
     await watched.sees(RUNNING, step_lines(*range(12)))
 
     assert watched.lines[1:] == ["steps 0-11 of 0-19 · mean 0.5 s · loss 8.4 · about 4 s left"]
 
 
-async def test_a_line_that_is_half_written_waits_for_its_end(watched: Watched) -> None:
+async def test_a_line_that_is_half_written_waits_for_its_end(watched):
     line = step_lines(0)
     await watched.sees(RUNNING, line[:-30])
     assert watched.lines[1:] == []
@@ -133,13 +125,13 @@ async def test_a_line_that_is_half_written_waits_for_its_end(watched: Watched) -
     assert watched.lines == ["step 0 of 0-19 · 0.5 s · loss 8.4 · about 10 s left"]
 
 
-async def test_trouble_in_the_log_is_told_at_once(watched: Watched) -> None:
+async def test_trouble_in_the_log_is_told_at_once(watched):
     await watched.sees(RUNNING, b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB.\n")
 
     assert any("memory" in line for line in watched.lines[1:])
 
 
-async def test_the_end_is_told_with_the_last_steps(watched: Watched) -> None:
+async def test_the_end_is_told_with_the_last_steps(watched):
     assert await watched.sees(FAILED, step_lines(0)[:-1]) == FAILED
 
     assert watched.lines == [
@@ -149,8 +141,8 @@ async def test_the_end_is_told_with_the_last_steps(watched: Watched) -> None:
 
 
 async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_is_over(
-    a_run: MakeRun,
-) -> None:
+    a_run,
+):
     patient, impatient = Watched(a_run()), Watched(a_run(), _PATIENT.model_copy(update={"patience_s": -1}))
 
     patient.follower.missed(ConnectionError("no route to host"))
@@ -166,7 +158,7 @@ async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_
         impatient.follower.missed(ConnectionError("no route to host"))
 
 
-async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: MakeRun) -> None:
+async def test_whichever_limit_runs_out_is_told_with_its_value(a_run):
     limits = WaitLimits(patience_s=600, queue_s=3600, run_s=0)
     queued_for = time.time() - 7200
     with pytest.raises(
@@ -186,19 +178,17 @@ async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: MakeRun) -
 
 
 @pytest.mark.parametrize("fault", ["refused", "hangs"])
-async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(watched, monkeypatch, fault):
     """The log's file system hangs or refuses: polling goes on, and the job's end is reported."""
     read, broken = watched.cluster.read, True
-    waits: list[float] = []
+    waits = []
     wait = asyncio.wait
 
-    async def wait_shorter(tasks: Any, **limits: float) -> Any:
+    async def wait_shorter(tasks, **limits):
         waits.extend(limits.values())
         return await wait(tasks, **{name: seconds / 100 for name, seconds in limits.items()})
 
-    async def unreadable(path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+    async def unreadable(path, offset=0, limit=1 << 20):
         if broken and fault == "hangs":
             await asyncio.Event().wait()
         if broken:
@@ -218,10 +208,10 @@ async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(
     assert watched.lines[-1] == "job job: failed, exit code 1"
 
 
-async def test_an_unreadable_log_is_tried_again_after_growing_pauses(watched: Watched, clock: Clock) -> None:
+async def test_an_unreadable_log_is_tried_again_after_growing_pauses(watched, clock):
     read = watched.cluster.read
 
-    async def refuse(*_: Any) -> bytes:
+    async def refuse(*_):
         raise PermissionError("Permission denied: /d/log")
 
     watched.cluster.read = refuse  # type: ignore[method-assign]
@@ -237,9 +227,7 @@ async def test_an_unreadable_log_is_tried_again_after_growing_pauses(watched: Wa
     assert watched.lines == ["the training's log can be followed again"]
 
 
-async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
-    a_run: MakeRun, clock: Clock
-) -> None:
+async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(a_run, clock):
     """Slurm subtracts that time as well and keeps the start time; a requeued job has a new start time."""
     suspended = QUEUED.model_copy(update={"nodes": ("n1",), "reason": "suspended"})
     requeued = RUNNING.model_copy(update={"started_at": 1_790_009_000.0})
@@ -260,7 +248,7 @@ async def test_time_in_which_a_job_is_suspended_does_not_count_as_running(
         await watched.sees(requeued)
 
 
-async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(a_run: MakeRun, clock: Clock) -> None:
+async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(a_run, clock):
     watched = Watched(
         a_run(), WaitLimits(patience_s=600, queue_s=3600, run_s=_EVER_S), submitted_at=clock.now
     )
@@ -271,16 +259,14 @@ async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(a_run: Make
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("size", [1 << 18, (1 << 22) + 1])
-async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
-    a_run: MakeRun, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_restart_the_end_of_a_long_log_is_told_again(a_run, size, monkeypatch):
     monkeypatch.setattr(log_following, "_WITHIN_S", 300)  # long enough on a busy machine
     run, job = a_run().model_copy(update={"max_steps": 4000}), Job.model_validate({**_JOB, "submitted_at": 0})
     cluster = CountingCluster(RUNNING, log=b"")
     whole = b"".join(step_lines(step) for step in range(3000)) + b"setting up\n" * (size // 11)
     tail = step_lines(3001) + step_lines(3000) + step_lines(3002)  # of ranks, one of which is a step behind
     cluster.log = whole[:size] + b"\n" + tail
-    lines: list[str] = []
+    lines = []
     follower = LogFollower(run, job, info=lines.append, warn=lines.append)
 
     await follower.look(cluster)
@@ -297,13 +283,13 @@ async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
 
 
 @pytest.mark.usefixtures("clock")
-async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(a_run: MakeRun) -> None:
+async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(a_run):
     """A log that is only shorter is read twice first, as one login node may lag behind another."""
     job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
     cluster = ScriptedCluster(RUNNING, log=step_lines(0, 1))
     follower = LogFollower(a_run(), job, info=lines.append, warn=lines.append)
 
-    async def told(log: bytes) -> list[str]:
+    async def told(log):
         lines.clear()
         cluster.log = log
         await follower.look(cluster)
@@ -318,7 +304,7 @@ async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(a_ru
 
 
 @pytest.mark.usefixtures("clock")
-async def test_a_replaced_log_of_a_form_of_its_own_is_followed(a_run: MakeRun) -> None:
+async def test_a_replaced_log_of_a_form_of_its_own_is_followed(a_run):
     launcher = OwnProgram(kind="command", command=("train",), step_line="iter {step}: {s} s")
     run = a_run()
     run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"launcher": launcher})})
@@ -334,10 +320,8 @@ async def test_a_replaced_log_of_a_form_of_its_own_is_followed(a_run: MakeRun) -
     assert [line.partition(" of")[0] for line in lines] == ["step 0", ANOTHER_LOG, "step 3"]
 
 
-async def test_a_piece_of_the_log_is_waited_for_a_time_only(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def hangs(*_: object) -> bytes:
+async def test_a_piece_of_the_log_is_waited_for_a_time_only(watched, monkeypatch):
+    async def hangs(*_):
         await asyncio.Event().wait()
         return b""
 
@@ -349,16 +333,14 @@ async def test_a_piece_of_the_log_is_waited_for_a_time_only(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("clock")
-async def test_a_flood_of_lines_is_neither_parsed_on_the_event_loop_nor_read_whole(
-    a_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flood_of_lines_is_neither_parsed_on_the_event_loop_nor_read_whole(a_run, monkeypatch):
     job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
     cluster = CountingCluster(RUNNING, log=step_lines(0))
     follower = LogFollower(a_run(), job, info=lines.append, warn=lines.append)
     await follower.look(cluster)
     loop_is_free, feed = threading.Event(), StepFollower.feed
 
-    def slow(steps: StepFollower, data: bytes) -> Any:
+    def slow(steps, data):
         assert loop_is_free.wait(60), "the event loop waits for a piece to be parsed"
         return feed(steps, data)
 

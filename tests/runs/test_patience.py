@@ -1,64 +1,54 @@
 """How long a cluster out of reach is waited for, and what a job's log says of its end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Cluster, Job, JobState, JobStatus
-from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.clusters.config import load_cluster
 from steptime.clusters.connections import no_connections
 from steptime.errors import LoginRefused, OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
 from steptime.runs import conclusion, patience
 from steptime.runs.conclusion import FailureReport, failed_end, find_causes, unknown_end, with_failed_nodes
 from steptime.runs.patience import Outage, retry_while_unreachable
 
-from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
 
-Through = Callable[..., str | Exception]
-Causes = Callable[[Any], FailureReport]
 JOB = Job(cluster="local", name="job", job_id="1", directory="/d", log_path="/d/log", submitted_at=0)
 
 
 class Gate:
     """A cluster that cannot be reached for a number of tries, and the pauses between them."""
 
-    def __init__(self, closed_for: int) -> None:
+    def __init__(self, closed_for):
         self.closed_for = closed_for
         self.tries = 0
-        self.pauses: list[float] = []
-        self.warnings: list[str] = []
+        self.pauses = []
+        self.warnings = []
 
     @asynccontextmanager
-    async def open(self, *_: object) -> AsyncIterator[ScriptedCluster]:
+    async def open(self, *_):
         self.tries += 1
         if self.tries <= self.closed_for:
             raise OutOfReach("no route to host")
         yield ScriptedCluster()
 
-    async def work(self, cluster: Cluster) -> str:
+    async def work(self, cluster):
         return f"done on {cluster.name}"
 
 
 @pytest.fixture
-def through(
-    home: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Gate, float], str | Exception]:
+def through(home, clock, monkeypatch):
     """Return a function that works through a gate with patience, and returns the result or the error."""
 
-    def go(gate: Gate, patience_h: float, work: Any = None, **options: Any) -> str | Exception:
-        async def pause(seconds: float) -> None:
+    def go(gate, patience_h, work=None, **options):
+        async def pause(seconds):
             gate.pauses.append(seconds)
             clock.now += seconds
 
         monkeypatch.setattr(patience, "open_cluster", gate.open)
-        config: ClusterConfig = load_cluster("local").model_copy(
-            update={"patience_h": patience_h, "queue_patience_h": 2.0}
-        )
+        config = load_cluster("local").model_copy(update={"patience_h": patience_h, "queue_patience_h": 2.0})
         with monkeypatch.context() as paused:
             paused.setattr(asyncio, "sleep", pause)
             try:
@@ -73,7 +63,7 @@ def through(
     return go
 
 
-def test_work_is_begun_anew_with_growing_pauses_until_the_cluster_answers(through: Through) -> None:
+def test_work_is_begun_anew_with_growing_pauses_until_the_cluster_answers(through):
     gate = Gate(closed_for=9)
     assert through(gate, 1) == "done on local"
     assert gate.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -85,7 +75,7 @@ def test_work_is_begun_anew_with_growing_pauses_until_the_cluster_answers(throug
     assert (at_once.pauses, at_once.warnings) == ([], [])
 
 
-def test_patience_ends_as_the_clusters_file_says(through: Through) -> None:
+def test_patience_ends_as_the_clusters_file_says(through):
     gate = Gate(closed_for=99)
     gone = through(gate, 63 / 3600)
     assert isinstance(gone, OutOfReach)
@@ -96,8 +86,8 @@ def test_patience_ends_as_the_clusters_file_says(through: Through) -> None:
     assert gate.pauses == [1, 2, 4, 8, 16, 32, 60]
 
 
-def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(through: Through) -> None:
-    async def work(_: Cluster) -> str:
+def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(through):
+    async def work(_):
         if len(gate.pauses) < 3:
             raise LoginRefused("refuses the login 'me'")
         return "done"
@@ -105,7 +95,7 @@ def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(through: T
     gate = Gate(closed_for=0)
     assert through(gate, 1, work) == "done"
 
-    async def was_never_reached() -> bool:
+    async def was_never_reached():
         return False
 
     gate = Gate(closed_for=0)
@@ -113,10 +103,10 @@ def test_a_login_that_is_refused_is_waited_for_unless_it_never_worked(through: T
     assert (type(refused), str(refused), gate.pauses) == (UserError, "refuses the login 'me'", [])
 
 
-def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Through) -> None:
+def test_what_the_work_itself_cannot_do_is_not_tried_again(through):
     for error in (UserError("no such partition"), SystemFailure("the disk is full")):
 
-        async def work(_: Cluster, error: Exception = error) -> str:
+        async def work(_, error=error):
             raise error
 
         gate = Gate(closed_for=0)
@@ -124,10 +114,10 @@ def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Through) -> 
         assert gate.pauses == []
 
 
-def test_a_job_is_submitted_again_while_a_submit_limit_is_reached(through: Through) -> None:
+def test_a_job_is_submitted_again_while_a_submit_limit_is_reached(through):
     reasons = ["limit of 2 jobs"] * 12 + ["limit of 1 job"] * 2
 
-    async def work(_: Cluster) -> str:
+    async def work(_):
         if reasons:
             raise SubmitLimit(reasons.pop(0))
         return "submitted"
@@ -142,8 +132,8 @@ def test_a_job_is_submitted_again_while_a_submit_limit_is_reached(through: Throu
     ]
 
 
-def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(through: Through) -> None:
-    async def work(_: Cluster) -> str:
+def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(through):
+    async def work(_):
         raise SubmitLimit("no more than 2 jobs")
 
     gate = Gate(closed_for=0)
@@ -156,11 +146,11 @@ def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(through: Throug
     assert len(gate.warnings) == 1
 
 
-def test_a_refusal_at_a_submit_limit_is_an_answer_and_ends_an_outage(through: Through) -> None:
+def test_a_refusal_at_a_submit_limit_is_an_answer_and_ends_an_outage(through):
     """Out of reach, an answer for longer than `patience_h`, out of reach again: a new outage begins."""
-    answers: list[Exception] = [OutOfReach("away"), *[SubmitLimit("2 jobs")] * 12, OutOfReach("away")]
+    answers = [OutOfReach("away"), *[SubmitLimit("2 jobs")] * 12, OutOfReach("away")]
 
-    async def work(_: Cluster) -> str:
+    async def work(_):
         if answers:
             raise answers.pop(0)
         return "submitted"
@@ -168,8 +158,8 @@ def test_a_refusal_at_a_submit_limit_is_an_answer_and_ends_an_outage(through: Th
     assert through(Gate(closed_for=0), 0.25, work) == "submitted"
 
 
-def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(clock: Clock) -> None:
-    told: list[str] = []
+def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(clock):
+    told = []
     silence = Outage("local", 60, told.append)
     silence.answered()
     assert told == []
@@ -187,11 +177,11 @@ def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(
 
 
 @pytest.fixture
-def causes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], FailureReport]:
+def causes(home, monkeypatch):
     """Return a function that finds the causes in a log, or handles an error in fetching it."""
 
-    def find(log: Path | Exception) -> FailureReport:
-        async def collected(*_: object) -> Path:
+    def find(log):
+        async def collected(*_):
             if isinstance(log, Exception):
                 raise log
             return log
@@ -206,7 +196,7 @@ def causes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Failu
 
 
 @pytest.mark.long
-def test_the_causes_and_the_last_lines_of_a_log_are_told(causes: Causes, tmp_path: Path) -> None:
+def test_the_causes_and_the_last_lines_of_a_log_are_told(causes, tmp_path):
     log = tmp_path / "log.out"
     many = "".join(f"line {number:03} {'x' * 90}\n" for number in range(60))
     log.write_text(f"{many}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB.\n1\r2\rend")
@@ -239,9 +229,7 @@ NODE_FAILURE = (
         ("RuntimeError: CUDA out of memory", ()),
     ],
 )
-def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
-    causes: Causes, tmp_path: Path, line: str, failed: tuple[str, ...]
-) -> None:
+def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(causes, tmp_path, line, failed):
     """Only nodes of the job count; srun's own message comes before that of the node."""
     log = tmp_path / "log.out"
     log.write_text(f"{line}\n")
@@ -251,18 +239,18 @@ def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
     assert marked.reason == (f"by its log, {causes(log).failed_nodes} failed" if failed else "")
 
 
-def test_causes_are_parts_of_one_sentence(causes: Causes, tmp_path: Path) -> None:
+def test_causes_are_parts_of_one_sentence(causes, tmp_path):
     log = tmp_path / "log.out"
     log.write_text('steptime.start {}\nsteptime.result {"state": "terminated", "error": "by SIGTERM."}\n')
     assert causes(log).causes.endswith("'terminated': by SIGTERM")
 
 
-def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(causes: Causes) -> None:
+def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(causes):
     for error in (UserError("there is no log"), OutOfReach("no route to host")):
         assert causes(error) == FailureReport(causes="", last_lines=str(error))
 
 
-def test_an_end_is_told_with_what_is_known() -> None:
+def test_an_end_is_told_with_what_is_known():
     failed = JobStatus(state=JobState.FAILED, exit_code=0, reason="JobLaunchFailure")
     assert failed_end(JOB, failed, "CUDA out of memory") == (
         "job 'job' failed (JobLaunchFailure), exit code 0: CUDA out of memory; its log: /d/log"

@@ -14,7 +14,7 @@ from steptime.runs.log_following import StepFollower
 
 @settings(max_examples=25)
 @given(st.integers(1, 500))
-def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:
+def test_every_step_comes_once_whatever_the_pieces(size):
     """Eight ranks print each step, and the log arrives in pieces as polls read it."""
     log = b"".join(
         line_forms.nemo2(step, prefix=f"{rank}: ").encode() for step in range(20) for rank in range(8)
@@ -25,7 +25,7 @@ def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:
     assert len(news) == 20
 
 
-def test_a_restart_is_told_and_its_steps_come_again() -> None:
+def test_a_restart_is_told_and_its_steps_come_again():
     follower = StepFollower()
     follower.feed(line_forms.nemo2_log(range(10)))
     news = follower.feed(b"".join(line_forms.nemo2(step, time="9.9").encode() for step in range(5, 8)))
@@ -34,7 +34,7 @@ def test_a_restart_is_told_and_its_steps_come_again() -> None:
     assert [step.global_step for step in news[1:] if isinstance(step, Step)] == [5, 6, 7]
 
 
-def test_a_loss_that_is_no_number_is_told_before_its_step() -> None:
+def test_a_loss_that_is_no_number_is_told_before_its_step():
     follower = StepFollower()
     news = follower.feed(
         b"".join(line_forms.nemo2(step, loss=loss).encode() for step, loss in ((0, "9.1"), (1, "nan")))
@@ -47,7 +47,7 @@ def test_a_loss_that_is_no_number_is_told_before_its_step() -> None:
 
 
 @pytest.mark.long
-def test_memory_does_not_grow_with_the_log_or_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_log_or_its_ranks(monkeypatch):
     monkeypatch.setattr(attempts, "_MOST_STEPS", 2000)
     monkeypatch.setattr(attempts, "_KEPT_STEPS", 100)
     follower, kept_bytes = StepFollower(), []

@@ -1,8 +1,6 @@
 """Many triggers share one poll per interval."""
 
 import asyncio
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +14,12 @@ from .scripted_cluster import ScriptedCluster
 RUNNING, DONE = JobStatus(state=JobState.RUNNING), JobStatus(state=JobState.SUCCEEDED)
 
 
-def use(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
+def use(cluster, monkeypatch):
     monkeypatch.setattr("steptime.runs.following.open_cluster", lambda *_: cluster)
     return cluster
 
 
-async def wait_for(job_name: str) -> JobStatus:
+async def wait_for(job_name):
     async with watch("local", no_connections) as shared:
         while True:
             _, status = await shared.next_status(job_name)
@@ -30,9 +28,7 @@ async def wait_for(job_name: str) -> JobStatus:
 
 
 @pytest.mark.long
-async def test_a_thousand_waits_share_each_poll_and_one_connection(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_thousand_waits_share_each_poll_and_one_connection(home, monkeypatch):
     cluster = use(ScriptedCluster(RUNNING, RUNNING, DONE), monkeypatch)
 
     ended = await asyncio.gather(*(wait_for(f"job-{number}") for number in range(1000)))
@@ -42,14 +38,12 @@ async def test_a_thousand_waits_share_each_poll_and_one_connection(
     assert (cluster.opened, cluster.closed) == (1, 1)
 
 
-async def test_who_comes_during_a_poll_is_answered_by_the_next(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_comes_during_a_poll_is_answered_by_the_next(home, monkeypatch):
     cluster = use(ScriptedCluster(DONE), monkeypatch)
-    late: list[asyncio.Task[JobStatus]] = []
+    late = []
     poll = cluster.poll
 
-    async def poll_while_another_comes(names: Sequence[str]) -> dict[str, JobStatus]:
+    async def poll_while_another_comes(names):
         if not late:
             late.append(asyncio.create_task(wait_for("late")))
             await asyncio.sleep(0)  # lets it register
@@ -61,9 +55,7 @@ async def test_who_comes_during_a_poll_is_answered_by_the_next(
     assert [tuple(names) for names in cluster.polls] == [("early",), ("late",)]
 
 
-async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(home, monkeypatch):
     cluster = use(ScriptedCluster(ConnectionError("no route to host"), DONE), monkeypatch)
 
     async with watch("local", no_connections) as shared:
@@ -79,7 +71,7 @@ async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(
     assert cluster.opened == cluster.closed == 2
 
 
-async def test_a_cancelled_wait_leaves_the_others_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_wait_leaves_the_others_alone(home, monkeypatch):
     cluster = use(ScriptedCluster(RUNNING), monkeypatch)
     waits = [asyncio.create_task(wait_for(name)) for name in ("a", "b")]
     while not cluster.polls:  # noqa: ASYNC110
@@ -94,9 +86,7 @@ async def test_a_cancelled_wait_leaves_the_others_alone(home: Path, monkeypatch:
     assert await waits[1] == DONE
 
 
-async def test_the_last_to_leave_closes_and_the_next_opens_again(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_last_to_leave_closes_and_the_next_opens_again(home, monkeypatch):
     cluster = use(ScriptedCluster(DONE), monkeypatch)
     await wait_for("a")
     await wait_for("b")
@@ -104,7 +94,7 @@ async def test_the_last_to_leave_closes_and_the_next_opens_again(
     assert cluster.opened == cluster.closed == 2
 
 
-async def test_a_broken_configuration_is_told_to_those_who_wait(home: Path) -> None:
+async def test_a_broken_configuration_is_told_to_those_who_wait(home):
     async with watch("elsewhere", no_connections) as shared:
         with pytest.raises(SystemFailure, match="unknown cluster 'elsewhere'"):
             await shared.next_status("a")

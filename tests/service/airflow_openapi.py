@@ -5,7 +5,6 @@ import json
 import re
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import yaml
@@ -14,7 +13,7 @@ _PREFIX = "/api/v2/"
 _DOCUMENT = "airflow/api_fastapi/core_api/openapi/v2-rest-api-generated.yaml"
 
 
-def check(method: str, path: str, query: set[str], body: Any, status: int, answer: Any) -> None:
+def check(method, path, query, body, status, answer):
     """Fail if Airflow would refuse a request's parameters, or would not answer like this.
 
     An answer may leave out fields: stand-ins give those that are read.
@@ -33,27 +32,27 @@ def check(method: str, path: str, query: set[str], body: Any, status: int, answe
         _validate(operation["responses"][str(status)], answer, _partial(), f"the answer to {request}")
 
 
-def _validate(part: Any, value: Any, components: Any, what: str) -> None:
+def _validate(part, value, components, what):
     schema = {**part["content"]["application/json"]["schema"], "components": components}
     errors = jsonschema.Draft202012Validator(schema).iter_errors(value)
     assert not (problems := [error.message for error in errors]), f"{what}: {problems}"
 
 
 @functools.cache
-def _document() -> Any:
+def _document():
     file = metadata.distribution("apache-airflow-core").locate_file(_DOCUMENT)
     return yaml.load(Path(str(file)).read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 @functools.cache
-def _paths() -> list[tuple[re.Pattern[str], Any]]:
+def _paths():
     """Return a pattern and the operations of each path."""
     paths = _document()["paths"].items()
     return [(re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), operations) for path, operations in paths]
 
 
 @functools.cache
-def _partial() -> Any:
+def _partial():
     """Return the components with no field required, and none beyond those that are described."""
     components = json.loads(json.dumps(_document()["components"]))
     for schema in components["schemas"].values():

@@ -2,16 +2,14 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import called
-import httpx
 import pytest
 
 from steptime.service.rest import AirflowClient
@@ -30,17 +28,17 @@ class FakeApi:
     requests: list[tuple[str, Any, str | None]] = field(default_factory=list)
     """`METHOD path`, JSON and Authorization header of each request."""
 
-    def asked(self, what: str) -> list[Any]:
+    def asked(self, what):
         """Return the JSON bodies of the requests to `what`."""
         return [body for asked, body, _ in self.requests if asked == what]
 
 
 @pytest.fixture(autouse=True)
-def as_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_airflow(monkeypatch):
     """Hold each request of the tests and its answer to what Airflow documents."""
     send = AirflowClient._send
 
-    def sent(self: AirflowClient, method: str, path: str, **request: Any) -> httpx.Response:
+    def sent(self, method, path, **request):
         response = send(self, method, path, **request)
         with suppress(ValueError):  # no JSON: what a proxy answers
             query = set(request.get("params") or ())
@@ -52,11 +50,11 @@ def as_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def api() -> Iterator[FakeApi]:
+def api():
     fake = FakeApi(answers={"POST /auth/token": (201, {"access_token": "first"})})
 
     class Handler(BaseHTTPRequestHandler):
-        def _handle(self) -> None:
+        def _handle(self):
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             what = f"{self.command} {unquote(urlsplit(self.path).path)}"
@@ -71,7 +69,7 @@ def api() -> Iterator[FakeApi]:
 
         do_GET = do_POST = do_PATCH = do_PUT = _handle
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -83,11 +81,8 @@ def api() -> Iterator[FakeApi]:
         thread.join()
 
 
-Steptime = Callable[[str], int | str | None]
-
-
 @pytest.fixture
-def steptime(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steptime:
+def steptime(api, tmp_path, monkeypatch):
     """Return a function that runs the command line against the fake Airflow and returns the exit code."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")

@@ -2,9 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -26,7 +23,7 @@ EMPTY = dict.fromkeys(KEPT)
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def program(tmp_path, monkeypatch):
     """Return a function that replaces `airflow connections get NAME --output json` by a program."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -55,9 +52,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     ],
     ids=["whole", "empty"],
 )
-async def test_what_airflow_prints_is_read(
-    program: Callable[[str], None], kept: dict[str, Any], found: Connection
-) -> None:
+async def test_what_airflow_prints_is_read(program, kept, found):
     """Airflow may log to its standard output, before and after."""
     asked = ["connections", "get", "mine", "--output", "json"]
     log = "2026-11-28T13:09:22.813822Z [warning  ] sql_alchemy_conn has moved [py.warnings] lineno=69"
@@ -74,17 +69,13 @@ async def test_what_airflow_prints_is_read(
         ("sys.exit(3)", SystemFailure, "failed: no output"),
     ],
 )  # fmt: skip
-async def test_what_it_refuses_is_told(
-    program: Callable[[str], None], text: str, error: type[Exception], sentence: str
-) -> None:
+async def test_what_it_refuses_is_told(program, text, error, sentence):
     program(text)
     with pytest.raises(error, match=sentence):
         await airflow_connection("mine")
 
 
-async def test_one_that_does_not_answer_is_ended(
-    program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_that_does_not_answer_is_ended(program, monkeypatch):
     program("import time; time.sleep(600)")
     monkeypatch.setattr(airflow_connections, "_TIMEOUT_S", 0.1)
     before = psutil.Process().children()
@@ -93,9 +84,7 @@ async def test_one_that_does_not_answer_is_ended(
     assert psutil.Process().children() == before
 
 
-async def test_without_an_airflow_nothing_is_started(
-    program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_an_airflow_nothing_is_started(program, monkeypatch):
     monkeypatch.delenv("AIRFLOW_HOME")
     monkeypatch.setattr(sys, "executable", "/gone")
     with pytest.raises(

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -17,16 +16,16 @@ class Ended:
 
     pid = 2**30
 
-    def poll(self) -> int:
+    def poll(self):
         return -9
 
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def starts(monkeypatch):
     """Return the list of what the next starts return: a process, or an error to raise."""
-    outcomes: list[Any] = []
+    outcomes = []
 
-    def start(_name: str, _arguments: tuple[str, ...]) -> Any:
+    def start(_name, _arguments):
         outcome = outcomes.pop(0)
         if isinstance(outcome, OSError):
             raise outcome
@@ -36,7 +35,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return outcomes
 
 
-def test_a_restart_that_fails_is_repeated(starts: list[Any]) -> None:
+def test_a_restart_that_fails_is_repeated(starts):
     starts += [Ended(), BlockingIOError("no more processes"), Ended()]
     scheduler = Component("scheduler", ("scheduler",))
     looks = [(0.0, True), (0.5, True), (1.0, False), (1.5, True), (3.0, False), (3.5, True)]
@@ -44,13 +43,13 @@ def test_a_restart_that_fails_is_repeated(starts: list[Any]) -> None:
     assert scheduler.state() == ComponentState(name="scheduler", pid=2**30, starts=2, last_exit_code=-9)
 
 
-def test_a_first_start_that_fails_is_an_error(starts: list[Any]) -> None:
+def test_a_first_start_that_fails_is_an_error(starts):
     starts.append(BlockingIOError("no more processes"))
     with pytest.raises(BlockingIOError):
         Component("scheduler", ("scheduler",)).keep(0.0)
 
 
-def test_a_component_that_ran_for_long_is_restarted_at_once(starts: list[Any]) -> None:
+def test_a_component_that_ran_for_long_is_restarted_at_once(starts):
     starts += [Ended() for _ in range(3)]
     scheduler = Component("scheduler", ("scheduler",))
     for now in (0.0, 0.0, 1.0, 200.0):  # starts, has ended, starts again, and has ended after 199 s
@@ -62,10 +61,10 @@ def test_a_component_that_ran_for_long_is_restarted_at_once(starts: list[Any]) -
     assert [(now, scheduler.keep(now)) for now, _ in looks] == looks
 
 
-def test_the_api_server_has_time_to_end_even_if_the_others_took_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
+def test_the_api_server_has_time_to_end_even_if_the_others_took_all(monkeypatch):
+    waited = []
 
-    def nothing_ends(_is_over: object, *, every_s: float, timeout_s: float) -> None:
+    def nothing_ends(_is_over, *, every_s, timeout_s):
         waited.append(timeout_s)
 
     clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(waited))
@@ -75,7 +74,7 @@ def test_the_api_server_has_time_to_end_even_if_the_others_took_all(monkeypatch:
     assert waited == [supervisor.STOP_GRACE_S, supervisor.LEAST_GRACE_S]
 
 
-def test_what_a_dead_component_leaves_is_ended_before_its_restart(starts: list[Any]) -> None:
+def test_what_a_dead_component_leaves_is_ended_before_its_restart(starts):
     leaves_a_child = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True)"
     process = subprocess.Popen(
         [sys.executable, "-c", leaves_a_child], stdout=subprocess.PIPE, process_group=0
@@ -92,7 +91,7 @@ def test_what_a_dead_component_leaves_is_ended_before_its_restart(starts: list[A
     assert psutil.wait_procs([child], timeout=60)[0] == [child]
 
 
-def test_pauses_between_restarts_last_a_minute_at_most(starts: list[Any]) -> None:
+def test_pauses_between_restarts_last_a_minute_at_most(starts):
     starts += [Ended() for _ in range(12)]
     scheduler = Component("scheduler", ("scheduler",))
     now = 0.0

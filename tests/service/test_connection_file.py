@@ -5,8 +5,6 @@ import json
 import stat
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,13 +39,13 @@ for name in sys.stdin:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     return tmp_path
 
 
 @pytest.mark.service
-def test_a_running_airflow_finds_what_is_kept_and_what_has_changed(home: Path) -> None:
+def test_a_running_airflow_finds_what_is_kept_and_what_has_changed(home):
     """The process searches for connections as the API server does, for every task and trigger."""
     write_config(8080)
     with subprocess.Popen(
@@ -60,7 +58,7 @@ def test_a_running_airflow_finds_what_is_kept_and_what_has_changed(home: Path) -
         bufsize=1,
     ) as airflow:
 
-        def ask(name: str) -> Any:
+        def ask(name):
             assert airflow.stdin
             assert airflow.stdout
             airflow.stdin.write(f"{name}\n")
@@ -74,15 +72,15 @@ def test_a_running_airflow_finds_what_is_kept_and_what_has_changed(home: Path) -
         assert "has no connection 'mini_slurm'" in ask("mini_slurm")
 
 
-def test_the_file_is_its_owners_alone(home: Path) -> None:
+def test_the_file_is_its_owners_alone(home):
     connection_file.keep(LOGIN)
     connection_file.forget("of another name")
     assert stat.S_IMODE(connection_file.path().stat().st_mode) == 0o600
     assert list(json.loads(connection_file.path().read_text())) == ["mini_slurm"]
 
 
-def test_several_at_once_lose_nothing(home: Path) -> None:
-    async def keep_all() -> None:
+def test_several_at_once_lose_nothing(home):
+    async def keep_all():
         names = [f"cluster{number}" for number in range(8)]
         await asyncio.gather(
             *(
@@ -95,7 +93,7 @@ def test_several_at_once_lose_nothing(home: Path) -> None:
     assert len(json.loads(connection_file.path().read_text())) == 8
 
 
-def test_a_damaged_file_is_not_overwritten(home: Path) -> None:
+def test_a_damaged_file_is_not_overwritten(home):
     connection_file.ensure()
     connection_file.path().write_text("{")
     with pytest.raises(SystemFailure, match=r"connections.json is damaged: delete it"):

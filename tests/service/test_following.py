@@ -3,12 +3,10 @@ import os
 import pty
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from airflow.utils.state import TaskInstanceState
@@ -26,9 +24,7 @@ _MOST_POLLS = 3000
 AGAIN = Path(pages.__file__).parent / "static" / "again.js"
 
 
-def task(
-    task_id: str, state: str | None, map_index: int = -1, label: str | None = None, second: int | None = None
-) -> dict[str, Any]:
+def task(task_id, state, map_index=-1, label=None, second=None):
     start = datetime(2026, 11, 21, 3, 0, second, tzinfo=UTC).isoformat() if second is not None else None
     return {
         "task_id": task_id,
@@ -40,12 +36,12 @@ def task(
     }
 
 
-def told(*tasks: dict[str, Any]) -> list[tuple[str, str]]:
+def told(*tasks):
     lines = run_lines(TaskInstance.model_validate(instance) for instance in tasks)
     return [(line.label, line.state) for line in lines]
 
 
-def test_one_line_for_each_run_and_each_single_task() -> None:
+def test_one_line_for_each_run_and_each_single_task():
     assert told(
         task("plan", "success", second=0),
         task("train.submit", "success", 0, "tiny·fp32·1", second=1),
@@ -58,7 +54,7 @@ def test_one_line_for_each_run_and_each_single_task() -> None:
     ) == [("plan", "success"), ("summary", "waiting"), ("tiny·fp32·1", "running"), ("train [1]", "waiting")]
 
 
-def test_every_state_that_airflow_has_is_known() -> None:
+def test_every_state_that_airflow_has_is_known():
     """An unknown one would count as the end of a run, and its task could be cleared while it is at work."""
     ended = {"success", "failed", *following._NEVER_RUN}
     under_way = {*following._WAITING, *following._AT_WORK} - {None}
@@ -69,7 +65,7 @@ def test_every_state_that_airflow_has_is_known() -> None:
     assert set(json.loads(listed)) == under_way
 
 
-def test_the_failed_task_decides() -> None:
+def test_the_failed_task_decides():
     assert told(
         task("train.submit", "success", 0, "tiny·fp32·1", second=1),
         task("train.wait", "failed", 0, "tiny·fp32·1", second=2),
@@ -77,12 +73,12 @@ def test_the_failed_task_decides() -> None:
     ) == [("tiny·fp32·1", "failed")]
 
 
-def at(second: int, *tasks: dict[str, Any]) -> str:
+def at(second, *tasks):
     now = datetime(2026, 11, 21, 3, second // 60, second % 60, tzinfo=UTC).timestamp()
     return progress(run_lines(TaskInstance.model_validate(instance) for instance in tasks), 4, now)
 
 
-def test_progress_is_how_many_are_done_and_about_how_long_the_others_take() -> None:
+def test_progress_is_how_many_are_done_and_about_how_long_the_others_take():
     planned = task("plan", "success", second=0)
     first = [
         task("performance.submit", "success", 0, "one", 20),
@@ -105,7 +101,7 @@ def test_progress_is_how_many_are_done_and_about_how_long_the_others_take() -> N
     assert at(62, planned, *first, failed) == "1 of 4 done, 1 failed"
 
 
-def test_runs_that_a_trial_does_not_need_are_not_counted_as_done() -> None:
+def test_runs_that_a_trial_does_not_need_are_not_counted_as_done():
     planned = task("performance_runs", "success", second=0)
     first, second = (task("performance.submit", "deferred", index, str(index), second=2) for index in (0, 1))
     assert at(5, planned, first, second) == "0 of 4 done · performance [0]"
@@ -120,16 +116,16 @@ def test_runs_that_a_trial_does_not_need_are_not_counted_as_done() -> None:
 
 
 @pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast(monkeypatch):
     monkeypatch.setattr(following, "POLL_S", 0.01)
     monkeypatch.setattr(following, "_TASKS_EVERY", 1)
 
 
-def answer(api: Any, polls: Iterator[tuple[str, list[dict[str, Any]]]]) -> None:
+def answer(api, polls):
     """Let each request for the DAG run return the next state and tasks."""
-    now: dict[str, Any] = {}
+    now = {}
 
-    def dag_run(_: Any) -> tuple[int, Any]:
+    def dag_run(_):
         now["state"], now["tasks"] = next(polls)
         return 200, {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r1", "state": now["state"]}
 
@@ -141,7 +137,7 @@ def answer(api: Any, polls: Iterator[tuple[str, list[dict[str, Any]]]]) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_follow_says_each_change_once(api, capsys):
     deferred = task("train.wait", "deferred", 0, "tiny·fp32·1", second=1)
     staging = task("stage", "running", second=0)
     polls = [("running", [staging])] * 2 + [("running", [deferred])] * 3
@@ -156,7 +152,7 @@ def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.usefixtures("fast")
-def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_terminal_it_is_one_line_that_is_redrawn(api, monkeypatch):
     first = task("performance.wait", "deferred", 0, "tiny·fp32·1", second=1)
     second = task("performance.wait", "deferred", 1, "tiny·fp32·2", second=1)
     done = {"state": "success"}
@@ -164,12 +160,12 @@ def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pyt
     os.set_blocking(ours, False)
     drawn = bytearray()
 
-    def shown() -> str:
+    def shown():
         with suppress(BlockingIOError):
             drawn.extend(os.read(ours, 1 << 16))
         return drawn.decode(errors="ignore")
 
-    def polls() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    def polls():
         for said, tasks in (
             ("0 of 2 done · tiny·fp32·1: step 3 of 0-19", [first, second]),
             ("1 of 2 done · about ", [first | done, second]),
@@ -194,7 +190,7 @@ def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("fast")
-def test_an_airflow_that_restarts_is_waited_for(api: Any) -> None:
+def test_an_airflow_that_restarts_is_waited_for(api):
     answers = iter(
         [
             (500, {}),
@@ -209,20 +205,18 @@ def test_an_airflow_that_restarts_is_waited_for(api: Any) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_an_airflow_that_is_gone_ends_the_following(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_airflow_that_is_gone_ends_the_following(api, monkeypatch):
     monkeypatch.setattr(following, "_PATIENCE_S", 0.05)
     api.answers[PATH] = (500, {})
     with AirflowClient(api.url, "ada", "x") as client, pytest.raises(SystemFailure, match="500"):
         follow(client, RUN, of=1)
 
 
-def test_an_answer_that_is_lost_long_after_the_start_is_waited_for(
-    api: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_is_lost_long_after_the_start_is_waited_for(api, monkeypatch):
     """The patience of two minutes counts from the last answer; a minute passes between polls here."""
     clock = SimpleNamespace(now=0.0)
 
-    def sleep(_seconds: float) -> None:
+    def sleep(_seconds):
         clock.now += 60
 
     patched = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now, sleep=sleep)

@@ -1,6 +1,4 @@
 import socket
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -14,12 +12,12 @@ RUN = {"dag_id": "steptime_llama3.1-25.04", "dag_run_id": "r 1+2", "state": "run
 
 
 @pytest.fixture
-def client(api: Any) -> Iterator[AirflowClient]:
+def client(api):
     with AirflowClient(api.url + "/", "ada", "secret") as client:
         yield client
 
 
-def test_logs_in_anew_when_the_token_has_expired(api: Any, client: AirflowClient) -> None:
+def test_logs_in_anew_when_the_token_has_expired(api, client):
     tokens = iter(["old", "new"])
     api.answers["POST /auth/token"] = lambda _: (201, {"access_token": next(tokens)})
     api.answers["GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r 1+2"] = lambda _: (
@@ -28,13 +26,13 @@ def test_logs_in_anew_when_the_token_has_expired(api: Any, client: AirflowClient
     assert client.dag_run("steptime_llama3.1-25.04", "r 1+2").state == "running"
 
 
-def test_a_lost_reply_does_not_trigger_twice(api: Any, client: AirflowClient) -> None:
+def test_a_lost_reply_does_not_trigger_twice(api, client):
     api.answers["GET /api/v2/dags/steptime_llama3.1-25.04"] = (
         200,
         {"dag_id": "steptime_llama3.1-25.04", "is_paused": False},
     )
 
-    def stored_but_broken(body: Any) -> tuple[int, Any]:
+    def stored_but_broken(body):
         api.answers[f"GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/{body['dag_run_id']}"] = (200, RUN)
         return 502, b"<html>"
 
@@ -43,9 +41,7 @@ def test_a_lost_reply_does_not_trigger_twice(api: Any, client: AirflowClient) ->
     assert len(api.asked("POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns")) == 1
 
 
-def test_a_dag_run_is_marked_again_if_airflows_database_was_locked(
-    api: Any, client: AirflowClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dag_run_is_marked_again_if_airflows_database_was_locked(api, client, monkeypatch):
     monkeypatch.setattr(rest, "_MARKED_WITHIN_S", 300.0)  # long enough on a busy machine
     path = "PATCH /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r 1+2"
     run = DagRun.model_validate(RUN)
@@ -59,11 +55,11 @@ def test_a_dag_run_is_marked_again_if_airflows_database_was_locked(
         client.mark_failed(run)
 
 
-def test_a_new_workloads_dag_is_read_at_once(api: Any, client: AirflowClient) -> None:
+def test_a_new_workloads_dag_is_read_at_once(api, client):
     known = {"dag_id": "steptime_sweep", "is_paused": False, "file_token": "one.file"}
     api.answers["GET /api/v2/dags"] = (200, {"dags": [known], "total_entries": 1})
 
-    def read(_: Any) -> tuple[int, None]:
+    def read(_):
         api.answers["GET /api/v2/dags/steptime_gpt5-26.01"] = (
             200,
             {**known, "dag_id": "steptime_gpt5-26.01"},
@@ -75,7 +71,7 @@ def test_a_new_workloads_dag_is_read_at_once(api: Any, client: AirflowClient) ->
     assert client.trigger("steptime_gpt5-26.01", {}, patience_s=300).state == "running"
 
 
-def test_who_may_not_ask_for_that_waits_for_airflows_next_time(api: Any, client: AirflowClient) -> None:
+def test_who_may_not_ask_for_that_waits_for_airflows_next_time(api, client):
     known = {"dag_id": "steptime_sweep", "is_paused": False, "file_token": "one.file"}
     api.answers["GET /api/v2/dags"] = (200, {"dags": [known], "total_entries": 1})
     api.answers["PUT /api/v2/parseDagFile/one.file"] = (403, {"detail": "Forbidden"})
@@ -84,7 +80,7 @@ def test_who_may_not_ask_for_that_waits_for_airflows_next_time(api: Any, client:
         client.trigger("steptime_gpt5-26.01", {}, patience_s=0.1)
 
 
-def test_of_a_dag_that_airflow_lacks_it_is_said_when_it_appears(api: Any, client: AirflowClient) -> None:
+def test_of_a_dag_that_airflow_lacks_it_is_said_when_it_appears(api, client):
     api.answers["GET /api/v2/importErrors"] = (200, {"import_errors": [], "total_entries": 0})
     with pytest.raises(UserError) as refused:
         client.trigger("llama32", {})
@@ -98,9 +94,7 @@ def test_of_a_dag_that_airflow_lacks_it_is_said_when_it_appears(api: Any, client
     "known",
     [(404, {"detail": "not found"}), (200, {"dag_id": "glm45", "is_paused": False, "is_stale": True})],
 )
-def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
-    api: Any, client: AirflowClient, known: tuple[int, Any]
-) -> None:
+def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(api, client, known):
     api.answers["GET /api/v2/dags/glm45"] = known
     broken = {
         "filename": "glm45.py",
@@ -117,9 +111,7 @@ def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
     )
 
 
-def test_of_an_error_of_airflow_its_first_line_is_given_and_not_its_links(
-    api: Any, client: AirflowClient
-) -> None:
+def test_of_an_error_of_airflow_its_first_line_is_given_and_not_its_links(api, client):
     error = "airflow.sdk.exceptions.AirflowTaskTimeout: DagBag import timeout for /dags/glm45.py after 30.0s."
     broken = {
         "filename": "glm45.py",
@@ -134,7 +126,7 @@ def test_of_an_error_of_airflow_its_first_line_is_given_and_not_its_links(
 
 
 @pytest.mark.long
-def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: AirflowClient) -> None:
+def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api, client):
     api.answers["GET /api/v2/dags"] = (200, {"dags": [], "total_entries": 0})
     looks = iter(
         [(404, {"detail": "not found"}), (200, {"dag_id": "steptime_llama3.1-25.04", "is_paused": False})]
@@ -144,7 +136,7 @@ def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: Air
     assert client.trigger("steptime_llama3.1-25.04", {}, patience_s=60).dag_id == "steptime_llama3.1-25.04"
 
 
-def test_a_paused_dag_is_not_triggered(api: Any, client: AirflowClient) -> None:
+def test_a_paused_dag_is_not_triggered(api, client):
     api.answers["GET /api/v2/dags/steptime_llama3.1-25.04"] = (
         200,
         {"dag_id": "steptime_llama3.1-25.04", "is_paused": True},
@@ -174,15 +166,13 @@ def test_a_paused_dag_is_not_triggered(api: Any, client: AirflowClient) -> None:
     ],
     ids=["validation", "422", "forbidden", "missing", "server error", "proxy error", "no Airflow"],
 )
-def test_errors_are_one_sentence(
-    api: Any, client: AirflowClient, answer: Any, error: type[Exception], sentence: str
-) -> None:
+def test_errors_are_one_sentence(api, client, answer, error, sentence):
     api.answers["GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r1"] = answer
     with pytest.raises(error, match=sentence):
         client.dag_run("steptime_llama3.1-25.04", "r1")
 
 
-def test_nobody_there() -> None:
+def test_nobody_there():
     with socket.socket() as bound:  # bound, but not listening
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -193,7 +183,7 @@ def test_nobody_there() -> None:
             client.health()
 
 
-def test_a_proxy_is_not_asked_for_this_machine(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_not_asked_for_this_machine(api, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
     api.answers["GET /api/v2/monitor/health"] = (200, {"metadatabase": {"status": "healthy"}})
@@ -201,7 +191,7 @@ def test_a_proxy_is_not_asked_for_this_machine(api: Any, monkeypatch: pytest.Mon
         assert client.health().all_healthy
 
 
-def test_health_with_heartbeats(api: Any, client: AirflowClient) -> None:
+def test_health_with_heartbeats(api, client):
     api.answers["GET /api/v2/monitor/health"] = (
         200,
         {
@@ -219,7 +209,7 @@ def test_health_with_heartbeats(api: Any, client: AirflowClient) -> None:
     assert health.is_healthy("metadatabase", since=beat + 1)
 
 
-def test_the_log_is_that_of_the_latest_try(api: Any, client: AirflowClient) -> None:
+def test_the_log_is_that_of_the_latest_try(api, client):
     task = TaskInstance(task_id="wait", state="failed", map_index=3, try_number=2)
     logs = "GET /api/v2/dags/steptime_llama3.1-25.04/dagRuns/r1/taskInstances/wait/logs"
     api.answers[f"{logs}/1"] = (200, {"content": [{"event": "the first try"}]})
@@ -227,13 +217,13 @@ def test_the_log_is_that_of_the_latest_try(api: Any, client: AirflowClient) -> N
     assert [line.event for line in client.log("steptime_llama3.1-25.04", "r1", task)] == ["the second try"]
 
 
-def test_an_address_with_a_login_is_refused_without_showing_it() -> None:
+def test_an_address_with_a_login_is_refused_without_showing_it():
     with pytest.raises(UserError, match=r"the address of airflow.example contains a user name") as refused:
         AirflowClient("http://ada:hush@airflow.example:8080", "ada", "x")
     assert "hush" not in str(refused.value)
 
 
-def test_log_lines_tell_errors_and_whose_they_are() -> None:
+def test_log_lines_tell_errors_and_whose_they_are():
     line = {
         "event": "Task failed with exception",
         "level": "error",
@@ -255,7 +245,7 @@ DAG = {"dag_id": "llama31", "is_paused": False}
 
 
 @pytest.fixture
-def is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def is_another(monkeypatch):
     """Let what answers not be an Airflow."""
     monkeypatch.setattr(airflow_openapi, "check", lambda *_: None)
 
@@ -278,9 +268,7 @@ def is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=repr,
 )
 @pytest.mark.usefixtures("is_another")
-def test_an_answer_that_is_not_airflows_is_believed_by_nobody(
-    api: Any, client: AirflowClient, answer: tuple[int, Any]
-) -> None:
+def test_an_answer_that_is_not_airflows_is_believed_by_nobody(api, client, answer):
     run = "GET /api/v2/dags/llama31/dagRuns/r 1+2"
     api.answers |= {run: answer, f"{run}/taskInstances": answer, "GET /api/v2/dags": answer}
     api.answers["GET /api/v2/importErrors"] = answer
@@ -304,16 +292,14 @@ def test_an_answer_that_is_not_airflows_is_believed_by_nobody(
     [(200, []), (200, {"a": None}), (200, {"a": {}}), (200, {"a": {"status": 5, "latest_a_heartbeat": "x"}})],
 )
 @pytest.mark.usefixtures("is_another")
-def test_health_of_another_form(api: Any, client: AirflowClient, answer: bytes) -> None:
+def test_health_of_another_form(api, client, answer):
     api.answers["GET /api/v2/monitor/health"] = (200, answer)
     with pytest.raises(SystemFailure, match="is not Airflow's API"):
         client.health()
 
 
 @pytest.mark.parametrize("token", [(200, b"{}"), (200, b"[]"), (401, b"<html>"), (200, b'{"token": "x"}')])
-def test_a_login_page_of_a_proxy_is_no_refused_password(
-    api: Any, client: AirflowClient, token: tuple[int, Any]
-) -> None:
+def test_a_login_page_of_a_proxy_is_no_refused_password(api, client, token):
     api.answers["POST /auth/token"] = token
     with pytest.raises(SystemFailure):
         client.dags()
@@ -324,9 +310,7 @@ REFUSED = (401, {"detail": "Invalid credentials"})
 
 
 @pytest.mark.parametrize("status", ["unhealthy", None])
-def test_a_login_that_fails_with_the_database_is_no_refused_password(
-    api: Any, client: AirflowClient, status: str | None
-) -> None:
+def test_a_login_that_fails_with_the_database_is_no_refused_password(api, client, status):
     api.answers["POST /auth/token"] = REFUSED
     api.answers["GET /api/v2/monitor/health"] = (200, {"metadatabase": {"status": status}})
     told = "can log nobody in, as its database is (unhealthy|never started)$"
@@ -335,7 +319,7 @@ def test_a_login_that_fails_with_the_database_is_no_refused_password(
     assert len(api.asked("POST /auth/token")) == 1
 
 
-def test_a_login_is_tried_once_more_when_the_database_is_healthy(api: Any, client: AirflowClient) -> None:
+def test_a_login_is_tried_once_more_when_the_database_is_healthy(api, client):
     answers = iter([REFUSED, (201, {"access_token": "first"})])
     api.answers["POST /auth/token"] = lambda _: next(answers)
     api.answers["GET /api/v2/monitor/health"] = (200, HEALTHY)
@@ -343,9 +327,7 @@ def test_a_login_is_tried_once_more_when_the_database_is_healthy(api: Any, clien
     assert client.dags() == []
 
 
-def test_a_password_that_is_refused_beside_a_healthy_database_is_the_users_error(
-    api: Any, client: AirflowClient
-) -> None:
+def test_a_password_that_is_refused_beside_a_healthy_database_is_the_users_error(api, client):
     api.answers["POST /auth/token"] = REFUSED
     api.answers["GET /api/v2/monitor/health"] = (200, HEALTHY)
     with pytest.raises(UserError, match="refuses the password of 'ada'"):
@@ -358,12 +340,10 @@ def test_a_password_that_is_refused_beside_a_healthy_database_is_the_users_error
 )
 @pytest.mark.parametrize("posted", [(502, b"<html>"), (200, b"[]"), (204, b""), (200, b"{"), (302, b"")])
 @pytest.mark.usefixtures("is_another")
-def test_after_a_trigger_that_may_have_taken_effect_nothing_is_the_users_error(
-    api: Any, client: AirflowClient, posted: tuple[int, Any], lookup: tuple[int, Any]
-) -> None:
+def test_after_a_trigger_that_may_have_taken_effect_nothing_is_the_users_error(api, client, posted, lookup):
     api.answers["GET /api/v2/dags/llama31"] = (200, DAG)
 
-    def stored(body: Any) -> tuple[int, Any]:
+    def stored(body):
         api.answers[f"GET /api/v2/dags/llama31/dagRuns/{body['dag_run_id']}"] = lookup
         return posted
 
@@ -373,9 +353,7 @@ def test_after_a_trigger_that_may_have_taken_effect_nothing_is_the_users_error(
 
 
 @pytest.mark.usefixtures("is_another")
-def test_pages_without_end_are_given_up(
-    api: Any, client: AirflowClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_without_end_are_given_up(api, client, monkeypatch):
     monkeypatch.setattr(rest, "_MOST_PAGES", 3)
     api.answers["GET /api/v2/dags"] = (200, {"dags": [DAG], "total_entries": 10**9})
     with pytest.raises(SystemFailure, match="more than 3 entries"):

@@ -3,8 +3,6 @@
 import csv
 import io
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import stored
@@ -12,34 +10,31 @@ from stored_trial import StoredTrial
 
 from steptime.cli import following
 from steptime.recipes.models import Mode
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-from .conftest import Steptime
-
-MakeResult = Callable[..., Result]
 TRIGGER = "POST /api/v2/dags/steptime_llama3.1-25.04/dagRuns"
 
 
 class Airflow:
     """A stand-in for the routes that a run needs, for one DAG run with a failed or successful task."""
 
-    def __init__(self, api: Any, dag_id: str = "steptime_llama3.1-25.04") -> None:
+    def __init__(self, api, dag_id="steptime_llama3.1-25.04"):
         self.api, self.dag_id = api, dag_id
         dag = f"GET /api/v2/dags/{dag_id}"
         self.state = "success"
-        self.before_end: Callable[[str], object] = lambda _run_id: None
-        self.task: dict[str, Any] = {
+        self.before_end = lambda _run_id: None
+        self.task = {
             "task_id": "publish",
             "map_index": -1,
             "state": "success",
             "try_number": 1,
         }
-        self.others: list[dict[str, Any]] = []
+        self.others = []
         api.answers[dag] = (200, {"dag_id": dag_id, "is_paused": False})
         api.answers[f"POST {dag.removeprefix('GET ')}/dagRuns"] = self._triggered
 
-    def _triggered(self, body: Any) -> tuple[int, Any]:
+    def _triggered(self, body):
         self.run_id = body["dag_run_id"]
         path = f"GET /api/v2/dags/{self.dag_id}/dagRuns/{self.run_id}"
         self.api.answers[path] = lambda _: (200, self._run())
@@ -54,19 +49,17 @@ class Airflow:
             self.api.answers[f"{path}/taskInstances/{task['task_id']}/logs/1"] = (200, {"content": [line]})
         return 200, self._run()
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self):
         return {"dag_id": self.dag_id, "dag_run_id": self.run_id, "state": self.state}
 
 
 @pytest.fixture
-def airflow(api: Any, steptime: Steptime, monkeypatch: pytest.MonkeyPatch) -> Airflow:
+def airflow(api, steptime, monkeypatch):
     monkeypatch.setattr(following, "POLL_S", 0.01)
     return Airflow(api)
 
 
-def test_without_wait_it_tells_where_the_run_is(
-    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_wait_it_tells_where_the_run_is(airflow, steptime, capsys):
     assert steptime("run llama3.1 --gpus 2 --env A=b") == 0
     out = capsys.readouterr().out
     assert f"run id:  {airflow.run_id}" in out
@@ -81,9 +74,7 @@ def test_without_wait_it_tells_where_the_run_is(
     )
 
 
-def test_a_rejected_result_is_printed_and_is_a_failure(
-    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rejected_result_is_printed_and_is_a_failure(airflow, make_result, steptime, capsys):
     bad = Verdict(checks=(Check(name="x", passed=False, message="3 of 20 steps"),))
     airflow.before_end = lambda run_id: stored.write(Store(), make_result(dag_run_id=run_id, verdict=bad))
     assert steptime("run llama3.1 --wait --format csv") == 2
@@ -91,10 +82,8 @@ def test_a_rejected_result_is_printed_and_is_a_failure(
     assert row["state"] == "rejected"
 
 
-def test_results_stand_as_people_read_them(
-    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def made(run_id: str) -> None:
+def test_results_stand_as_people_read_them(airflow, make_result, steptime, capsys):
+    def made(run_id):
         stored.write(Store(), make_result("saved", mode=Mode.CHECKPOINT_SAVE, dag_run_id=run_id))
         stored.write(Store(), make_result("two", map_index=1, dag_run_id=run_id))
         stored.write(Store(), make_result("one", gpus=1, dag_run_id=run_id))
@@ -108,16 +97,12 @@ def test_results_stand_as_people_read_them(
     assert "0 of 2 done" in captured.err
 
 
-def test_no_results_where_there_should_be_some_is_a_failure(
-    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_results_where_there_should_be_some_is_a_failure(airflow, steptime, capsys):
     assert steptime("run llama3.1 --wait") == 2
     assert "set STEPTIME_STORE_URL" in capsys.readouterr().err
 
 
-def test_a_failed_task_is_named_with_its_error_and_its_log(
-    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_task_is_named_with_its_error_and_its_log(airflow, steptime, capsys):
     airflow.state = "failed"
     airflow.task |= {"task_id": "wait", "state": "failed"}
     assert steptime("run llama3.1 --wait") == 2
@@ -127,9 +112,7 @@ def test_a_failed_task_is_named_with_its_error_and_its_log(
     assert "/tasks/wait" in said
 
 
-def test_of_each_run_the_first_failed_task_is_named(
-    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_each_run_the_first_failed_task_is_named(airflow, steptime, capsys):
     """Tasks that fail later because of it explain nothing more."""
     airflow.state = "failed"
     failed = {"state": "failed", "try_number": 1}
@@ -146,8 +129,8 @@ def test_of_each_run_the_first_failed_task_is_named(
 
 
 def test_a_failed_dag_run_is_a_failure_although_one_of_its_runs_is_valid(
-    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+    airflow, make_result, steptime, capsys
+):
     airflow.state = "failed"
     airflow.task |= {"task_id": "wait", "state": "failed", "map_index": 1}
     airflow.before_end = lambda run_id: stored.write(Store(), make_result("one", dag_run_id=run_id))
@@ -156,10 +139,8 @@ def test_a_failed_dag_run_is_a_failure_although_one_of_its_runs_is_valid(
     assert (row["job_name"], row["state"]) == ("one", "valid")
 
 
-def test_ctrl_c_stops_the_following_and_not_the_run(
-    airflow: Airflow, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
+def test_ctrl_c_stops_the_following_and_not_the_run(airflow, steptime, capsys, monkeypatch):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(following.time, "sleep", interrupted)
@@ -170,10 +151,8 @@ def test_ctrl_c_stops_the_following_and_not_the_run(
     assert [what for what, _, _ in airflow.api.requests].count(TRIGGER) == 1
 
 
-def test_a_sweep_is_followed_to_its_results(
-    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def of_sweep(run_id: str) -> None:
+def test_a_sweep_is_followed_to_its_results(airflow, make_result, steptime, capsys):
+    def of_sweep(run_id):
         provenance = make_result(dag_run_id=run_id).submitted.provenance
         changes = {"dag_id": "steptime_sweep"}
         stored.write(Store(), make_result("one", provenance=provenance.model_copy(update=changes)))
@@ -191,9 +170,7 @@ def test_a_sweep_is_followed_to_its_results(
     assert "wait failed: job x timed out" in capsys.readouterr().err
 
 
-def test_a_trial_is_followed_to_its_answer(
-    airflow: Airflow, make_result: MakeResult, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trial_is_followed_to_its_answer(airflow, make_result, steptime, capsys):
     trial = Airflow(airflow.api, "steptime_trial")
     assert steptime("trial run example-micro-batch --wait") == 2
     assert "set STEPTIME_STORE_URL" in capsys.readouterr().err

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -28,39 +27,39 @@ pytestmark = pytest.mark.service
 FAKE = Path(__file__).parent / "fake_airflow"
 
 
-def wait_until(condition: Callable[[], object], what: str, within_s: float = 90) -> None:
+def wait_until(condition, what, within_s=90):
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
         time.sleep(0.02)
 
 
-def alive(pid: int) -> bool:
+def alive(pid):
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def pid_of(component: str) -> int:
+def pid_of(component):
     return int((settings.airflow_home() / f"{component}.pid").read_text())
 
 
-def pids() -> list[int]:
+def pids():
     return [pid_of(name) for name in (*supervisor.COMPONENTS, "task", "worker")]
 
 
-def quiet(_phase: str) -> None:
+def quiet(_phase):
     pass
 
 
-def kill_supervisor(service: Service) -> None:
+def kill_supervisor(service):
     os.kill(service.pid, signal.SIGKILL)
     wait_until(lambda: running() is None, "the supervisor is gone")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path, monkeypatch):
     """Yield an empty state folder with the quick Airflow, of which no process may live after the test."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
@@ -71,11 +70,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     down(quiet)
 
 
-def test_up_starts_everything_and_down_leaves_nothing(home: Path) -> None:
-    phases: list[str] = []
+def test_up_starts_everything_and_down_leaves_nothing(home):
+    phases = []
     (home / "hold-db").touch()
 
-    def report(phase: str) -> None:
+    def report(phase):
         phases.append(phase)
         if phase == "preparing the database":
             (home / "hold-db").unlink()
@@ -106,7 +105,7 @@ def test_up_starts_everything_and_down_leaves_nothing(home: Path) -> None:
     assert down(quiet) is False
 
 
-def test_secrets_are_the_owners_alone_and_stay_the_same(home: Path) -> None:
+def test_secrets_are_the_owners_alone_and_stay_the_same(home):
     up(quiet, port=free_port())
     secrets = [home / name for name in ("airflow.cfg", "keys.json", "passwords.json")]
     assert [stat.S_IMODE(path.stat().st_mode) for path in secrets] == [0o600] * 3
@@ -119,19 +118,17 @@ def test_secrets_are_the_owners_alone_and_stay_the_same(home: Path) -> None:
         assert not any(secret in command for command in commands)
 
 
-def test_a_port_that_another_program_takes_during_the_start_is_passed_over(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[socket.socket] = []
+def test_a_port_that_another_program_takes_during_the_start_is_passed_over(home, monkeypatch):
+    taken = []
     start = standalone._start
 
-    def start_late(port: int) -> Service:
+    def start_late(port):
         if not taken:
             taken.append(socket.create_server(("127.0.0.1", port)))
         return start(port)
 
     monkeypatch.setattr(standalone, "_start", start_late)
-    phases: list[str] = []
+    phases = []
     port = free_port()
     service, _ = up(phases.append, port=port)
     taken[0].close()
@@ -140,7 +137,7 @@ def test_a_port_that_another_program_takes_during_the_start_is_passed_over(
     assert status().healthy
 
 
-def test_a_component_that_dies_is_restarted(home: Path) -> None:
+def test_a_component_that_dies_is_restarted(home):
     up(quiet, port=free_port())
     dead, its_task, its_worker = pid_of("scheduler"), pid_of("task"), pid_of("worker")
     os.kill(dead, signal.SIGKILL)
@@ -152,13 +149,13 @@ def test_a_component_that_dies_is_restarted(home: Path) -> None:
     assert not alive(its_task), "what the dead scheduler had started"
 
 
-def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
+def test_what_a_killed_supervisor_leaves_is_found(home):
     service, _ = up(quiet, port=free_port())
     orphans = pids()
     kill_supervisor(service)
     assert all(alive(pid) for pid in orphans)
 
-    phases: list[str] = []
+    phases = []
     second, ran_already = up(phases.append)
     assert not ran_already
     assert second.port == service.port, "the port of before, freed"
@@ -175,7 +172,7 @@ def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
     assert not any(alive(pid) for pid in orphans)
 
 
-def test_components_end_before_the_api_server_that_they_call(home: Path) -> None:
+def test_components_end_before_the_api_server_that_they_call(home):
     """They get SIGTERM first, as a component that ends by itself reports that to the database."""
     (home / "tell-ends").touch()
     up(quiet, port=free_port())
@@ -185,7 +182,7 @@ def test_components_end_before_the_api_server_that_they_call(home: Path) -> None
     assert last == "api-server"
 
 
-def test_the_status_of_an_airflow_that_does_not_answer_says_so(home: Path) -> None:
+def test_the_status_of_an_airflow_that_does_not_answer_says_so(home):
     service, _ = up(quiet, port=free_port())
     os.kill(service.pid, signal.SIGSTOP)  # so that it does not restart the api-server
     try:
@@ -198,7 +195,7 @@ def test_the_status_of_an_airflow_that_does_not_answer_says_so(home: Path) -> No
     assert f"no Airflow answers at {service.url}" in (now.problem or "")
 
 
-def test_a_supervisor_that_is_told_to_end_ends_everything_and_exits_with_0(home: Path) -> None:
+def test_a_supervisor_that_is_told_to_end_ends_everything_and_exits_with_0(home):
     """systemd ends it like this, without `steptime down`."""
     service, _ = up(quiet, port=free_port())
     started = pids()
@@ -208,15 +205,13 @@ def test_a_supervisor_that_is_told_to_end_ends_everything_and_exits_with_0(home:
     wait_until(lambda: not any(alive(pid) for pid in started), "tasks and workers, too, are gone")
 
 
-def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_too(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_too(home, monkeypatch):
     (home / "deaf-scheduler").touch()
     service, _ = up(quiet, port=free_port())
     kill_supervisor(service)
     look, kill = supervisor.session_members, processes._kill
 
-    def kill_late(members: list[psutil.Process]) -> list[psutil.Process]:
+    def kill_late(members):
         """Let the scheduler fork after it was looked for, and before it is killed."""
         if pid_of("late") == 0:
             os.kill(pid_of("scheduler"), signal.SIGUSR1)
@@ -232,7 +227,7 @@ def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_
     assert not alive(pid_of("late"))
 
 
-def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> None:
+def test_a_start_that_fails_shows_the_log_and_stops_everything(home):
     (home / "break-triggerer").touch()
     with pytest.raises(SystemFailure, match="triggerer ended repeatedly with exit code 1") as failure:
         up(quiet, port=free_port())
@@ -241,7 +236,7 @@ def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> No
     assert not any(alive(int(told.read_text())) for told in home.glob("*.pid"))
 
 
-def test_a_dag_file_that_cannot_be_read_ends_the_start_until_it_is_corrected(home: Path) -> None:
+def test_a_dag_file_that_cannot_be_read_ends_the_start_until_it_is_corrected(home):
     """The other file of the shipped folder makes no DAG, so it is of no help that Airflow can read it."""
     (home / "broken-dag").touch()
     settings.dags_dir().mkdir()
@@ -254,9 +249,9 @@ def test_a_dag_file_that_cannot_be_read_ends_the_start_until_it_is_corrected(hom
     assert running() is None
 
     (home / "broken-dag").write_text("corrected, but Airflow has yet to read it")
-    phases: list[str] = []
+    phases = []
 
-    def read_it_after_a_while(phase: str) -> None:
+    def read_it_after_a_while(phase):
         phases.append(phase)
         if phase == "waiting for the DAGs":
             (home / "broken-dag").unlink()
@@ -265,9 +260,9 @@ def test_a_dag_file_that_cannot_be_read_ends_the_start_until_it_is_corrected(hom
     assert phases[-1] == "waiting for the DAGs"
 
 
-def test_of_two_at_once_the_second_waits_and_finds_it_running(home: Path) -> None:
-    outcomes: list[tuple[Service, bool]] = []
-    phases: list[str] = []
+def test_of_two_at_once_the_second_waits_and_finds_it_running(home):
+    outcomes = []
+    phases = []
     port = free_port()
     threads = [
         threading.Thread(target=lambda: outcomes.append(up(phases.append, port=port))) for _ in range(2)
@@ -281,7 +276,7 @@ def test_of_two_at_once_the_second_waits_and_finds_it_running(home: Path) -> Non
     assert "another steptime command is starting or stopping Airflow; waiting for it" in phases
 
 
-def record(**changes: object) -> Service:
+def record(**changes):
     """Write a state file that describes this process as the service; return its content."""
     fields = {
         "pid": os.getpid(),
@@ -300,14 +295,14 @@ def record(**changes: object) -> Service:
     [{"start_tick": 1}, {"boot_id": "of another boot"}],
     ids=["process id given to another process", "machine booted since"],
 )
-def test_a_stale_state_file_is_nobody(home: Path, changes: dict[str, object]) -> None:
+def test_a_stale_state_file_is_nobody(home, changes):
     record(**changes)
     assert running() is None
     assert down(quiet) is False, "and this process, which bears the id, lives on"
     assert not (home / "service.json").exists()
 
 
-def test_another_session_with_the_same_id_is_left_alone(home: Path) -> None:
+def test_another_session_with_the_same_id_is_left_alone(home):
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
         itself = record(pid=stranger.pid, start_tick=start_tick(stranger.pid))
@@ -321,9 +316,7 @@ def test_another_session_with_the_same_id_is_left_alone(home: Path) -> None:
         stranger.wait()
 
 
-def test_what_an_airflow_keeps_of_the_shell_that_started_it_is_known(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_airflow_keeps_of_the_shell_that_started_it_is_known(home, monkeypatch):
     assert standalone.kept_settings() == [], "nothing runs"
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", "/team/config")
     monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
@@ -345,7 +338,7 @@ def test_what_an_airflow_keeps_of_the_shell_that_started_it_is_known(
         airflow.communicate()
 
 
-def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home: Path) -> None:
+def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home):
     """In a container without an init process an ended supervisor stays a zombie."""
     sleep = "import time; time.sleep(600)"
     start = (
@@ -372,7 +365,7 @@ def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home: Path) 
         parent.communicate()
 
 
-def test_a_damaged_state_file_is_not_guessed_at(home: Path) -> None:
+def test_a_damaged_state_file_is_not_guessed_at(home):
     (home / "service.json").write_text('{"pid": 1')
     with pytest.raises(SystemFailure, match=r"service.json is damaged"):
         status()

@@ -3,11 +3,8 @@
 import configparser
 import json
 import sys
-from collections.abc import Collection
-from configparser import ConfigParser
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kept import assert_kept
@@ -20,7 +17,7 @@ from steptime.service.supervisor import LONGEST_PAUSE_S
 from steptime.settings import dags_dir
 
 
-def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigParser, tmp_path: Path) -> None:
+def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg, tmp_path):
     """With Python's default of five seconds, a triggerer exits with "database is locked"."""
     engine = create_engine(airflow_cfg["database"]["sql_alchemy_conn"])
     with engine.connect() as connection:
@@ -29,7 +26,7 @@ def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigPar
     assert (tmp_path / "airflow/airflow.db").is_file(), "the time limit is not part of the file's name"
 
 
-def test_airflow_cfg_is_as_reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_airflow_cfg_is_as_reviewed(tmp_path, monkeypatch):
     """After an intended change, rewrite it with STEPTIME_UPDATE_GOLDEN=1 and review `git diff`."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     path = write_config(8123)
@@ -42,16 +39,14 @@ def test_airflow_cfg_is_as_reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [(path.parent / name).stat().st_mode & 0o777 for name in private] == [0o600] * 3
 
 
-def test_tasks_ask_for_longer_than_a_dead_api_server_may_be_away(airflow_cfg: ConfigParser) -> None:
+def test_tasks_ask_for_longer_than_a_dead_api_server_may_be_away(airflow_cfg):
     """This is the shortest case, as each pause is a random time between two limits."""
     retries = airflow_cfg.getint("workers", "execution_api_retries")
     least_s = airflow_cfg.getfloat("workers", "execution_api_retry_wait_min")
     assert (retries - 1) * least_s > LONGEST_PAUSE_S + 30, "the pause and the start"
 
 
-def test_a_folder_with_a_percent_sign_is_read_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_a_percent_sign_is_read_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(home := tmp_path / "100%(sure)s"))
     config = configparser.ConfigParser()
     config.read(write_config(8080))
@@ -66,9 +61,7 @@ def test_a_folder_with_a_percent_sign_is_read_as_it_is(
         ({"NO_PROXY": "b.example"}, "b.example,127.0.0.1,localhost"),
     ],
 )
-def test_airflow_runs_this_pythons_programs_and_calls_itself_directly(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], direct: str
-) -> None:
+def test_airflow_runs_this_pythons_programs_and_calls_itself_directly(monkeypatch, given, direct):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {**given, "PATH": "/opt/other/bin", "AIRFLOW__CORE__FERNET_KEY": "theirs"}.items():
@@ -92,18 +85,18 @@ def test_airflow_runs_this_pythons_programs_and_calls_itself_directly(
     ],
 )
 def test_the_port_is_the_first_free_one_from_the_wanted_one_on(
-    monkeypatch: pytest.MonkeyPatch,
-    wanted: int | None,
-    last: int | None,
-    busy: Collection[int],
-    found: int | str,
-    said: list[str],
-) -> None:
+    monkeypatch,
+    wanted,
+    last,
+    busy,
+    found,
+    said,
+):
     monkeypatch.setattr(standalone, "is_free", lambda port: port not in busy)
-    told: list[str] = []
+    told = []
 
-    def port() -> int:
-        before: Any = SimpleNamespace(port=last) if last else None
+    def port():
+        before = SimpleNamespace(port=last) if last else None
         return standalone._free_port(wanted, before, told.append)
 
     if isinstance(found, str):

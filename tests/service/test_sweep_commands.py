@@ -1,18 +1,14 @@
 """`steptime sweep run`, `cancel`, `again`, and those of trials, against a REST API that keeps DAG runs."""
 
-from typing import Any
-
 import pytest
 
 from steptime.cli import dag_runs
-
-from .conftest import Steptime
 
 
 class SweepUnderWay:
     """A sweep's DAG run; once marked as failed, as often as it takes, it has ended at the second look."""
 
-    def __init__(self, api: Any, state: str, *, takes_marks: int = 1) -> None:
+    def __init__(self, api, state, *, takes_marks=1):
         self.state = state
         self.marked, self.takes_marks = 0, takes_marks
         run = "/api/v2/dags/steptime_sweep/dagRuns/sweep"
@@ -23,20 +19,18 @@ class SweepUnderWay:
             f"PATCH {run}": self._patch,
         }
 
-    def _answer(self) -> Any:
+    def _answer(self):
         self.state, state = "failed" if self.marked >= self.takes_marks else self.state, self.state
         return 200, {"dag_id": "steptime_sweep", "dag_run_id": "sweep", "state": state}
 
-    def _patch(self, body: Any) -> Any:
+    def _patch(self, body):
         assert body == {"state": "failed"}
         self.marked += 1
         return 200, {"dag_id": "steptime_sweep", "dag_run_id": "sweep", "state": self.state}
 
 
 @pytest.mark.long
-def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(
-    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(api, steptime, capsys):
     sweep = SweepUnderWay(api, "running")
     assert steptime("sweep cancel sweep --dry-run") == 0
     assert (sweep.marked, capsys.readouterr().out) == (
@@ -48,17 +42,13 @@ def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(
     assert capsys.readouterr().out == "ended sweep of steptime_sweep\n"
 
 
-def test_a_sweep_that_has_ended_is_left_alone(
-    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_that_has_ended_is_left_alone(api, steptime, capsys):
     sweep = SweepUnderWay(api, "success")
     assert steptime("sweep cancel sweep") == 0
     assert (sweep.marked, capsys.readouterr().out) == (0, "sweep is not running: its state is success\n")
 
 
-def test_a_sweep_that_does_not_end_is_named(
-    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_that_does_not_end_is_named(api, steptime, capsys, monkeypatch):
     SweepUnderWay(api, "running")
     monkeypatch.setattr(dag_runs, "_MARKED_EVERY_S", 0)
     monkeypatch.setattr(dag_runs, "_MARKS", 1)
@@ -66,9 +56,7 @@ def test_a_sweep_that_does_not_end_is_named(
     assert "sweep has not ended: see http://127.0.0.1" in capsys.readouterr().err
 
 
-def test_a_sweep_with_a_task_that_escaped_the_first_mark_is_marked_again(
-    api: Any, steptime: Steptime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_with_a_task_that_escaped_the_first_mark_is_marked_again(api, steptime, monkeypatch):
     """As Airflow leaves it if a task begins to wait while the mark is written."""
     sweep = SweepUnderWay(api, "running", takes_marks=2)
     monkeypatch.setattr(dag_runs, "_MARKED_EVERY_S", 0)
@@ -76,12 +64,10 @@ def test_a_sweep_with_a_task_that_escaped_the_first_mark_is_marked_again(
     assert (sweep.marked >= 2, sweep.state) == (True, "failed")
 
 
-def test_an_unknown_sweep_is_the_users_mistake(
-    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_sweep_is_the_users_mistake(api, steptime, capsys):
     """Such as its name in place of its run id: those that are under way are listed."""
     SweepUnderWay(api, "running")
-    runs: list[dict[str, str]] = []
+    runs = []
     listed = "GET /api/v2/dags/~/dagRuns"
     api.answers[listed] = lambda _: (200, {"dag_runs": runs, "total_entries": len(runs)})
     for known, dag_ids in (
@@ -100,9 +86,7 @@ def test_an_unknown_sweep_is_the_users_mistake(
             assert f" Under way: {known.format(kind=kind)}.\n" in message
 
 
-def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
-    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(api, steptime, capsys):
     SweepUnderWay(api, "failed")
     cells = ("a·tiny·fp32·1", "a·tiny·fp32·2")
     tasks = [{"task_id": "report", "map_index": -1, "rendered_map_index": None, "state": "failed"}]
@@ -165,9 +149,7 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(
     assert len(api.asked(cleared)) == 2
 
 
-def test_a_sweep_is_approved_after_its_cost_was_confirmed(
-    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_is_approved_after_its_cost_was_confirmed(api, steptime, capsys, monkeypatch):
     SweepUnderWay(api, "running")
     run = "/api/v2/dags/steptime_sweep/dagRuns/sweep"
     path = f"{run}/taskInstances/approve/-1/hitlDetails"
@@ -184,7 +166,7 @@ def test_a_sweep_is_approved_after_its_cost_was_confirmed(
         f"PATCH {path}": (200, {"chosen_options": ["Approve"]}),
         f"GET {run}/taskInstances": lambda _: (200, {"task_instances": [waiting], "total_entries": 1}),
     }
-    confirmed: list[str] = []
+    confirmed = []
     monkeypatch.setattr(dag_runs.typer, "confirm", lambda text, **_: confirmed.append(text))
     assert steptime("sweep approve sweep") == 0
     assert confirmed == ["Approve?"]
@@ -203,9 +185,7 @@ def test_a_sweep_is_approved_after_its_cost_was_confirmed(
     assert len(api.asked(f"PATCH {path}")) == 1
 
 
-def test_a_run_of_a_trial_runs_again_with_the_later_ones_that_were_skipped(
-    api: Any, steptime: Steptime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_a_trial_runs_again_with_the_later_ones_that_were_skipped(api, steptime, capsys):
     """They may be needed if the new run makes the answer open again."""
     of_round = ("success", "success", "skipped", "skipped")
     tasks = [

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,10 @@ def main():
 
 
 @pytest.fixture
-def make_wheel(tmp_path: Path) -> Callable[..., Path]:
+def make_wheel(tmp_path):
     """Return a function that puts a wheel of one module into the index, if asked with a command."""
 
-    def make(name: str, version: str, code: str = "", *, command: bool = False, needs: str = "") -> Path:
+    def make(name, version, code="", *, command=False, needs=""):
         folder = tmp_path / "index"
         folder.mkdir(exist_ok=True)
         info = f"{name}-{version}.dist-info"
@@ -49,12 +48,12 @@ def make_wheel(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def _digest(text: str) -> str:
+def _digest(text):
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
 @pytest.fixture
-def uv() -> str:
+def uv():
     """Return the uv of this environment, or the one on the PATH."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
@@ -63,7 +62,7 @@ def uv() -> str:
 
 
 @pytest.fixture
-def index(tmp_path: Path, make_wheel: Callable[..., Path], uv: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(tmp_path, make_wheel, uv, monkeypatch):
     """Return a folder of wheels (uv itself, PyTorch, one more), the only index that pip and uv use."""
     make_wheel("uv", "0.1", RUNS_THE_REAL_UV.format(uv=uv), command=True)
     make_wheel("torch", "2.13.0+cpu")
@@ -85,7 +84,7 @@ def index(tmp_path: Path, make_wheel: Callable[..., Path], uv: str, monkeypatch:
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Path:
+def lock(tmp_path):
     """Return the lock file of the environment."""
     path = tmp_path / "lock.txt"
     path.write_text("# pinned\nnumbers_of_nemo==1.0\ntorch==2.13.0+cpu\n    # via nemo\n")
@@ -93,7 +92,7 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bootstrap(tmp_path: Path) -> Path:
+def bootstrap(tmp_path):
     """Return the file that pins the installer."""
     path = tmp_path / "bootstrap.txt"
     path.write_text("uv==0.1\n")
@@ -101,7 +100,7 @@ def bootstrap(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> LocalConfig:
+def config(tmp_path):
     """Return a local cluster in this test's folder, with this Python."""
     return LocalConfig.model_validate(
         {
@@ -115,6 +114,6 @@ def config(tmp_path: Path) -> LocalConfig:
 
 
 @pytest.fixture
-def cluster(config: LocalConfig) -> LocalCluster:
+def cluster(config):
     """Return the cluster of `config`."""
     return LocalCluster(config)

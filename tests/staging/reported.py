@@ -12,10 +12,10 @@ DEADLINE_S = 240
 class Reported:
     """The lines that a staging reports, for tests that wait for one."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+    def __init__(self):
+        self.lines = []
 
-    async def has_said(self, words: str) -> None:
+    async def has_said(self, words):
         """Wait until a line contains these words."""
         deadline = time.monotonic() + DEADLINE_S
         while not any(words in line for line in self.lines):
@@ -23,7 +23,7 @@ class Reported:
             await asyncio.sleep(0.02)
 
 
-def child_running(program: str) -> psutil.Process:
+def child_running(program):
     """Return the child of this process whose command contains the program; zombies are ignored."""
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):

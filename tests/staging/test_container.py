@@ -8,21 +8,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import squash_venv
 from called import captured
-from slurm_service import MiniSlurm
 
-from steptime.clusters.base import Cluster
-from steptime.clusters.config import ClusterConfig, open_cluster
+from steptime.clusters.config import open_cluster
 from steptime.clusters.containers import ContainerSetup, Mount, start_in_container
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.planning import parse_request, plan
-from steptime.staging.stage import StagedImage, stage_image
+from steptime.staging.stage import stage_image
 
 LOOKS_AROUND = """
 import json, os, pathlib, ssl, sys
@@ -49,7 +46,7 @@ print(json.dumps({
 
 
 @pytest.fixture
-def config(config: LocalConfig) -> LocalConfig:
+def config(config):
     """Return a local cluster with bwrap."""
     for program, package in (("bwrap", "bubblewrap"), ("mksquashfs", "squashfs-tools")):
         if shutil.which(program) is None:
@@ -57,9 +54,7 @@ def config(config: LocalConfig) -> LocalConfig:
     return config.model_copy(update={"container": "bwrap"})
 
 
-async def staged_image(
-    cluster: Cluster, config: ClusterConfig, said: list[str], *, options: Sequence[str] = ()
-) -> StagedImage:
+async def staged_image(cluster, config, said, *, options=()):
     """Stage an image that somebody has put there: this Python, its standard library and their libraries."""
     file = Path(config.root, "images", "steptime+trainer+cpu.sqsh")
     if not file.exists():
@@ -79,8 +74,8 @@ async def staged_image(
 
 @pytest.mark.service
 async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing_else_of_the_machine(
-    config: LocalConfig, tmp_path: Path
-) -> None:
+    config, tmp_path
+):
     image = await staged_image(LocalCluster(config), config, [])
     assert image.digest is None
     assert image.environment["PATH"].startswith("/opt/trainer/bin:")
@@ -119,7 +114,7 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
 
 
 @pytest.mark.service
-async def test_for_pyxis_the_file_itself_is_the_image(config: LocalConfig) -> None:
+async def test_for_pyxis_the_file_itself_is_the_image(config):
     """Only bwrap needs the unpacked files."""
     on_pyxis = config.model_copy(update={"container": "pyxis"})
     image = await staged_image(LocalCluster(on_pyxis), on_pyxis, [])
@@ -134,9 +129,7 @@ async def test_for_pyxis_the_file_itself_is_the_image(config: LocalConfig) -> No
 
 
 @pytest.mark.slurm
-async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
-    mini_slurm: MiniSlurm, config: LocalConfig
-) -> None:
+async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(mini_slurm, config):
     """Jobs record the image's file and unpack it, and the next staging finds both."""
     on_slurm = SlurmConfig.model_validate(
         {
@@ -153,7 +146,7 @@ async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
             "poll_interval_s": 0.2,
         }
     )
-    said: list[str] = []
+    said = []
     async with open_cluster(on_slurm, mini_slurm.connections) as cluster:
         options = on_slurm.staging_job_options(
             plan(parse_request({"workload": "llama3.1-25.04", "gpu_type": "cpu"})).runs[0]

@@ -1,18 +1,13 @@
 """Runs that the trainer cannot train are refused before anything is staged."""
 
-from typing import Any
-
 import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.models import (
     Mode,
-    ModelShape,
     MoeShape,
     Parallelism,
     Performance,
-    Recipe,
-    Run,
     TrainerSettings,
 )
 from steptime.recipes.planning import PlanRequest, plan
@@ -22,11 +17,11 @@ EXPERTS_APART = Parallelism(tensor=1, pipeline=1, context=1, data=2, expert_tens
 FORMATS = "with the backend nemo it has fp32, bf16, fp8, FP8 with delayed or current scaling, and not"
 
 
-def _as_gpt(shape: ModelShape) -> ModelShape:
+def _as_gpt(shape):
     return shape.model_copy(update={"architecture": "gpt", "gated_linear_unit": True})
 
 
-def _mixture_on_cpu(recipe: Recipe, **replaced: Any) -> Recipe:
+def _mixture_on_cpu(recipe, **replaced):
     experts = MoeShape(num_moe_experts=4, moe_router_topk=2, moe_ffn_hidden_size=512)
     model = _as_gpt(recipe.model).model_copy(update={"moe": experts})
     return recipe.model_copy(
@@ -34,7 +29,7 @@ def _mixture_on_cpu(recipe: Recipe, **replaced: Any) -> Recipe:
     )
 
 
-def _on_bridge(run: Run, **settings: Any) -> dict[str, Any]:
+def _on_bridge(run, **settings):
     """Return what makes a run one of Megatron-Bridge with these settings."""
     model, image = _as_gpt(run.recipe.model), "nvcr.io/nvidia/nemo:26.02"
     recipe = run.recipe.model_copy(update={"backend": "megatron_bridge", "model": model, "image": image})
@@ -99,7 +94,7 @@ UNTRAINABLE = {
 
 
 @pytest.mark.parametrize("kind", UNTRAINABLE)
-def test_what_the_trainer_does_not_do_is_refused_in_one_sentence(kind: str) -> None:
+def test_what_the_trainer_does_not_do_is_refused_in_one_sentence(kind):
     changes, said = UNTRAINABLE[kind]
     run = planned("nvcr.io/nvidia/nemo:25.02.01")[0]
     with pytest.raises(UserError) as refused:
@@ -113,7 +108,7 @@ def test_what_the_trainer_does_not_do_is_refused_in_one_sentence(kind: str) -> N
 NEMO_1 = "nvcr.io/nvidia/nemo:24.09"
 
 
-def planned(image: str | None, **options: Any) -> tuple[Run, ...]:
+def planned(image, **options):
     """Return the runs of a plan in that image."""
     request = {"workload": "nemotron4", "size": "340b", "gpu_type": "h100", "gpus": "512", **options}
     return tuple(
@@ -123,7 +118,7 @@ def planned(image: str | None, **options: Any) -> tuple[Run, ...]:
 
 
 @pytest.mark.parametrize("image", [NEMO_1, "nvcr.io/nvidia/nemo:25.02.01", None])
-def test_nemotron4_is_trained_in_any_image(image: str | None) -> None:
+def test_nemotron4_is_trained_in_any_image(image):
     require_trainable(planned(image))
 
 
@@ -140,12 +135,12 @@ def test_nemotron4_is_trained_in_any_image(image: str | None) -> None:
         ),
     ],
 )
-def test_nemo_1_is_asked_for_nothing_else(fields: dict[str, Any], message: str) -> None:
+def test_nemo_1_is_asked_for_nothing_else(fields, message):
     with pytest.raises(UserError, match=message):
         require_trainable(planned(f"registry.example/{NEMO_1}", **fields))
 
 
-def test_sizes_that_the_trainer_refuses_are_refused_before_anything_is_staged() -> None:
+def test_sizes_that_the_trainer_refuses_are_refused_before_anything_is_staged():
     run = planned("nvcr.io/nvidia/nemo:25.02.01")[0]
     model = run.recipe.model.model_copy(update={"vocab_size": 256_001})
     with pytest.raises(

@@ -2,9 +2,7 @@
 
 import json
 import shlex
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from named_runs import IN_IMAGE
@@ -13,7 +11,6 @@ from steptime.clusters.hub import fetch_command, hub_cache
 from steptime.clusters.jobscript import job_environment
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
-from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.stage import require_hub_files, stage
 
@@ -22,12 +19,12 @@ SUPER = "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"
 NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 
 
-def planned(workload: str = "nemotron3-26.04", **values: Any) -> Run:
+def planned(workload="nemotron3-26.04", **values):
     (run,) = plan(PlanRequest.model_validate({"workload": workload, "gpu_type": "gb300", **values})).runs
     return run
 
 
-def here(tmp_path: Path, **environment: str) -> LocalConfig:
+def here(tmp_path, **environment):
     fields = {"name": "here", "kind": "local", "gpu_type": "gb300", "slots": 64, "container": "bwrap"}
     return LocalConfig.model_validate(
         {**fields, "work_dir": str(tmp_path / "work"), "environment": environment}
@@ -35,12 +32,12 @@ def here(tmp_path: Path, **environment: str) -> LocalConfig:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+async def cluster(tmp_path):
     async with LocalCluster(here(tmp_path)) as cluster:
         yield cluster
 
 
-def cached(hub: Path, repository: str, *names: str, commit: str = COMMIT) -> None:
+def cached(hub, repository, *names, commit=COMMIT):
     """Lay out a repository as huggingface_hub does, where files are links to blobs."""
     folder = hub / f"models--{repository.replace('/', '--')}"
     for part in ("refs", "blobs", f"snapshots/{commit}"):
@@ -51,7 +48,7 @@ def cached(hub: Path, repository: str, *names: str, commit: str = COMMIT) -> Non
         (folder / "snapshots" / commit / name).symlink_to(f"../../blobs/{name}")
 
 
-async def test_a_run_is_refused_until_everything_is_there(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_a_run_is_refused_until_everything_is_there(cluster, tmp_path):
     """The refusal comes before any staging: which file, where it was looked for, and how to get it."""
     config, run, said = here(tmp_path), planned(size="super"), list[str]()
     hub = tmp_path / "work" / "huggingface" / "hub"
@@ -70,9 +67,7 @@ async def test_a_run_is_refused_until_everything_is_there(cluster: LocalCluster,
 
 
 @pytest.mark.parametrize("lacks", ["refs/main", f"snapshots/{COMMIT}/config.json", "blobs/config.json"])
-async def test_what_is_there_in_part_does_not_count(
-    lacks: str, cluster: LocalCluster, tmp_path: Path
-) -> None:
+async def test_what_is_there_in_part_does_not_count(lacks, cluster, tmp_path):
     hub = tmp_path / "hub"
     config, run = here(tmp_path, HF_HUB_CACHE=str(hub)), planned("kimi-k2")
     cached(hub, "moonshotai/Kimi-K2-Instruct", "config.json")
@@ -93,9 +88,7 @@ async def test_what_is_there_in_part_does_not_count(
         ({"HF_HUB_OFFLINE": "0"}, {"HF_HUB_OFFLINE": "1"}, "work/huggingface/hub"),
     ],
 )
-def test_jobs_read_the_sites_cache_offline_unless_it_wants_them_online(
-    of_cluster: dict[str, str], of_run: dict[str, str], folder: str | None, tmp_path: Path
-) -> None:
+def test_jobs_read_the_sites_cache_offline_unless_it_wants_them_online(of_cluster, of_run, folder, tmp_path):
     config, run = here(tmp_path, **of_cluster), planned("kimi-k2", environment=of_run)
     cache = None if folder is None else str(tmp_path / folder)
     assert hub_cache(run, config.environment, config.root) == cache
@@ -108,7 +101,7 @@ def test_jobs_read_the_sites_cache_offline_unless_it_wants_them_online(
         assert any(Path(cache).is_relative_to(mount.folder) for mount in config.mounts(run))
 
 
-def test_the_command_that_fetches_is_one_line_of_shell() -> None:
+def test_the_command_that_fetches_is_one_line_of_shell():
     folder = '/a "b"/$(c)'
     program, option, code = shlex.split(fetch_command("openai/gpt-oss-120b", folder))
     assert (program, option) == ("python3", "-c")

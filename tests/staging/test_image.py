@@ -12,19 +12,16 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from called import captured
 
 from steptime.clusters.containers import Mount
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure, UserError
-from steptime.staging.stage import StagedImage, stage, stage_image
+from steptime.staging.stage import stage, stage_image
 from steptime.staging.unpack_image import _make_mount_point
-from steptime.store.run_models import Result
 
 from .reported import DEADLINE_S, Reported, child_running
 
@@ -44,11 +41,11 @@ STAND_INS = Path(__file__).parents[1] / "stand_ins"
 class Staging(Reported):
     """One call of `stage_image`, with what it reports."""
 
-    def __init__(self, config: LocalConfig, **changes: Any) -> None:
+    def __init__(self, config, **changes):
         super().__init__()
         self.config = config.model_copy(update=changes)
 
-    async def __call__(self, name: str = NEMO) -> StagedImage:
+    async def __call__(self, name=NEMO):
         cluster = LocalCluster(self.config)
         return await stage_image(
             cluster,
@@ -61,7 +58,7 @@ class Staging(Reported):
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def programs(tmp_path, monkeypatch):
     """Return the folder of the stand-ins on the PATH, which has their faults and a log of their calls."""
     for program in ("mksquashfs", "unsquashfs"):
         if shutil.which(program) is None:
@@ -75,27 +72,25 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def config(config: LocalConfig, programs: Path) -> LocalConfig:
+def config(config, programs):
     """Return a local cluster with enroot whose jobs may run side by side."""
     changes = {"container": "pyxis", "slots": 4, "exclusive": False, "poll_interval_s": 0.05}
     return config.model_copy(update=changes)
 
 
-def calls(programs: Path, command: str) -> list[list[str]]:
+def calls(programs, command):
     """Return the calls of a stand-in's command, each as its arguments."""
     file = programs / "calls"
     lines = file.read_text().splitlines() if file.exists() else []
     return [arguments for line in lines if (arguments := ast.literal_eval(line))[0] == command]
 
 
-def images(config: LocalConfig) -> set[str]:
+def images(config):
     """Return the files in the folder of images, without the locks, which stay."""
     return {path.name for path in Path(config.root, "images").iterdir() if path.suffix != ".lock"}
 
 
-async def test_an_image_is_imported_under_the_documents_name_and_recorded(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_an_image_is_imported_under_the_documents_name_and_recorded(config, programs):
     staging = Staging(config)
     image = await staging()
     assert image.path == f"{config.root}/images/nvidia+nemo+25.04.00.sqsh"
@@ -117,9 +112,7 @@ async def test_an_image_is_imported_under_the_documents_name_and_recorded(
     assert arguments[-2:] == ["--", pinned]
 
 
-async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(config, programs):
     digest = f"sha256:{'ab' * 32}"
     image = await Staging(config)(f"nvcr.io/nvidia/nemo:25.04.00@{digest}")
     assert image.digest == digest
@@ -127,9 +120,7 @@ async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(
     assert arguments[-1] == f"docker://nvcr.io#nvidia/nemo@{digest}"
 
 
-async def test_a_run_is_staged_with_its_image_and_without_an_environment(
-    config: LocalConfig, programs: Path, make_result: Callable[..., Result]
-) -> None:
+async def test_a_run_is_staged_with_its_image_and_without_an_environment(config, programs, make_result):
     run = make_result().run
     run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": NEMO})})
     staged = await stage(LocalCluster(config), config, run, print)
@@ -140,9 +131,7 @@ async def test_a_run_is_staged_with_its_image_and_without_an_environment(
     assert not Path(config.root, "venvs").exists()
 
 
-async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_two_at_once_import_once_and_the_second_says_that_it_waits(config, programs):
     (programs / "gate").touch()
     first, second = Staging(config), Staging(config)
     importing = asyncio.create_task(first())
@@ -155,8 +144,8 @@ async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
 
 
 async def test_two_login_nodes_whose_locks_do_not_hold_between_them_use_the_first_one_s_file(
-    config: LocalConfig, programs: Path, tmp_path: Path
-) -> None:
+    config, programs, tmp_path
+):
     """On Lustre with `localflock` each login node gets the lock, and both import."""
     patches = tmp_path / "patches"
     patches.mkdir()
@@ -179,9 +168,7 @@ async def test_two_login_nodes_whose_locks_do_not_hold_between_them_use_the_firs
     assert json.loads(Path(f"{file}.json").read_text())["sha256"] == digest_of(file) == image.sha256
 
 
-async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_afresh(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_afresh(config, programs):
     (programs / "gate").touch()
     killed, again = Staging(config), Staging(config)
     importing = asyncio.create_task(killed())
@@ -198,9 +185,7 @@ async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_af
         await importing
 
 
-async def test_an_import_that_is_ended_ends_enroot_and_clears_away(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_an_import_that_is_ended_ends_enroot_and_clears_away(config, programs):
     (programs / "gate").touch()
     ended = Staging(config)
     importing = asyncio.create_task(ended())
@@ -231,9 +216,7 @@ async def test_an_import_that_is_ended_ends_enroot_and_clears_away(
         ("nothing", SystemFailure, "is not a complete image (0 bytes)"),
     ],
 )
-async def test_a_failed_import_says_why_and_leaves_nothing(
-    config: LocalConfig, programs: Path, fault: str, error: type[Exception], why: str
-) -> None:
+async def test_a_failed_import_says_why_and_leaves_nothing(config, programs, fault, error, why):
     (programs / "fault").write_text(fault)
     with pytest.raises(error) as failed:
         await Staging(config)()
@@ -246,9 +229,7 @@ async def test_a_failed_import_says_why_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("change", ["content", "touched"])
-async def test_a_file_that_was_written_to_is_read_and_replaced_if_it_is_another(
-    config: LocalConfig, programs: Path, change: str
-) -> None:
+async def test_a_file_that_was_written_to_is_read_and_replaced_if_it_is_another(config, programs, change):
     image = await Staging(config)()
     file = Path(image.path)
     if change == "content":
@@ -273,13 +254,13 @@ async def test_a_file_that_was_written_to_is_read_and_replaced_if_it_is_another(
     assert digest_of(file) == again.sha256
 
 
-def digest_of(file: Path) -> str:
+def digest_of(file):
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 async def test_an_import_that_is_killed_before_its_record_leaves_the_earlier_file_with_its_record(
-    config: LocalConfig, programs: Path
-) -> None:
+    config, programs
+):
     """Nobody takes the earlier record for that of another file."""
     file = Path((await Staging(config)()).path)
     earlier = file.read_bytes()
@@ -297,9 +278,7 @@ async def test_an_import_that_is_killed_before_its_record_leaves_the_earlier_fil
     assert digest_of(file) == image.sha256 == json.loads(Path(f"{file}.json").read_text())["sha256"]
 
 
-async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(config, programs):
     image = await Staging(config)()
     Path(f"{image.path}.json").unlink()
     (programs / "enroot").unlink()  # as if no registry can be reached
@@ -309,7 +288,7 @@ async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
     assert json.loads(Path(f"{image.path}.json").read_text())["tool"] is None
 
 
-async def test_a_name_that_is_none_never_reaches_the_cluster(config: LocalConfig, programs: Path) -> None:
+async def test_a_name_that_is_none_never_reaches_the_cluster(config, programs):
     canary = programs / "canary"
     for name in (f"nvidia/nemo:$(touch {canary})", f"x;touch {canary}:1", "--output=x:1", "../../etc/x:1"):
         with pytest.raises(UserError, match="is not a container image name"):
@@ -318,7 +297,7 @@ async def test_a_name_that_is_none_never_reaches_the_cluster(config: LocalConfig
     assert not Path(config.root).exists()
 
 
-async def test_apptainer_pulls_a_sif_file(config: LocalConfig, programs: Path) -> None:
+async def test_apptainer_pulls_a_sif_file(config, programs):
     image = await Staging(config, container="apptainer")()
     assert image.path == f"{config.root}/images/nvidia+nemo+25.04.00.sif"
     assert image.digest is None
@@ -332,9 +311,7 @@ async def test_apptainer_pulls_a_sif_file(config: LocalConfig, programs: Path) -
 # --- in a job ------------------------------------------------------------------------------------------
 
 
-async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(config, programs):
     (programs / "gate").touch()
     first, second = Staging(config, import_in_job=True), Staging(config, import_in_job=True)
     staged = [asyncio.create_task(staging()) for staging in (first, second)]
@@ -348,7 +325,7 @@ async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
     assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
 
 
-async def test_a_job_that_failed_is_followed_by_a_fresh_one(config: LocalConfig, programs: Path) -> None:
+async def test_a_job_that_failed_is_followed_by_a_fresh_one(config, programs):
     (programs / "fault").write_text("unauthorized")
     with pytest.raises(UserError, match="the registry refused the login"):
         await Staging(config, import_in_job=True)()
@@ -361,9 +338,7 @@ async def test_a_job_that_failed_is_followed_by_a_fresh_one(config: LocalConfig,
 # --- for bwrap -----------------------------------------------------------------------------------------
 
 
-async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
-    config: LocalConfig, programs: Path
-) -> None:
+async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(config, programs):
     first, second = Staging(config, container="bwrap"), Staging(config, container="bwrap")
     image, same = await asyncio.gather(first(), second())
     assert image == same
@@ -381,7 +356,7 @@ async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
     assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == [folder.name]
 
 
-def test_no_place_to_mount_at_is_made_outside_of_the_image(tmp_path: Path) -> None:
+def test_no_place_to_mount_at_is_made_outside_of_the_image(tmp_path):
     image, outside = tmp_path / "image", tmp_path / "outside"
     image.mkdir()
     outside.mkdir()
@@ -402,9 +377,7 @@ def test_no_place_to_mount_at_is_made_outside_of_the_image(tmp_path: Path) -> No
         ("echo 'Cannot find a superblock'; exit 3", 1, "failed: unsquashfs ended with exit code 3"),
     ],
 )
-def test_why_an_image_cannot_be_unpacked_is_said(
-    tmp_path: Path, unsquashfs: str | None, exit_code: int, says: str
-) -> None:
+def test_why_an_image_cannot_be_unpacked_is_said(tmp_path, unsquashfs, exit_code, says):
     (programs := tmp_path / "programs").mkdir()
     if unsquashfs is not None:
         (programs / "unsquashfs").write_text(f"#!/bin/sh\n{unsquashfs}\n")

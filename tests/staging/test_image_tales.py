@@ -11,10 +11,8 @@ import re
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kept import assert_kept, masked
@@ -26,10 +24,9 @@ from steptime.staging.make_once import ABANDONED_AFTER_S
 IMAGE, DIGEST = "nvcr.io/nvidia/nemo:25.04", f"sha256:{'d' * 64}"
 OF_ENROOT, OF_APPTAINER = "docker://nvcr.io#nvidia/nemo:25.04", "docker://nvcr.io/nvidia/nemo:25.04"
 MASKED = {r"\b[0-9a-f]{64}\b": "SHA256", r"\.[0-9a-f-]{36}\.[0-9a-f]{32}\.part": ".PART"}
-Answers = dict[str, tuple[int, str, str]]
 
 
-def squashfs(used: int, size: int, magic: bytes = b"hsqs") -> bytes:
+def squashfs(used, size, magic=b"hsqs"):
     """Return a file of `size` bytes whose header names `used` bytes."""
     return (struct.pack("<4s36xQ", magic, used) + b"\0" * size)[:size]
 
@@ -40,11 +37,11 @@ WHOLE = squashfs(300, 300)
 class Site:
     """A cluster's folder of images, and programs that answer as a test says."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, monkeypatch):
         self.folder = folder
-        self.asked: list[str] = []
-        self.answers: Answers = {}
-        self.made: bytes | None = WHOLE
+        self.asked = []
+        self.answers = {}
+        self.made = WHOLE
         monkeypatch.setattr("subprocess.run", self.run)
         monkeypatch.setattr("shutil.which", lambda program: None if program in self.answers else program)
         monkeypatch.setattr("platform.node", lambda: "login1")
@@ -53,12 +50,12 @@ class Site:
             monkeypatch.setattr(module, "exit_on_sigterm", lambda: None)
         monkeypatch.setattr("time.monotonic", iter(range(0, 10**6, 90)).__next__)
 
-    def run(self, argv: Sequence[str], **_: Any) -> Any:
+    def run(self, argv, **_):
         self.asked.append(f"$ {' '.join(argv)}")
         code, out, err = self.answers.get(" ".join(argv[:2]), (0, "", ""))
         return SimpleNamespace(returncode=code, stdout=out, stderr=err)
 
-    def make(self, argv: Sequence[str]) -> tuple[int, str]:
+    def make(self, argv):
         self.asked.append(f"$ {' '.join(argv)}")
         part = next(Path(word) for word in argv if word.endswith(".part"))
         if argv[0] == "unsquashfs":
@@ -70,11 +67,11 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def site(tmp_path, monkeypatch):
     return Site(tmp_path / "images", monkeypatch)
 
 
-def files(folder: Path) -> list[str]:
+def files(folder):
     return sorted(
         f"{path.relative_to(folder)}, {path.stat().st_size} bytes"
         if path.is_file()
@@ -84,14 +81,12 @@ def files(folder: Path) -> list[str]:
     )
 
 
-def test_how_an_image_is_imported_and_looked_for(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_how_an_image_is_imported_and_looked_for(site, monkeypatch, capsys):
     sif, sqsh = site.folder / "nemo.sif", site.folder / "nemo.sqsh"
-    known: Answers = {"enroot version": (0, "4.1.2\nmore\n", ""), "enroot digest": (0, f"{DIGEST}\n", "")}
+    known = {"enroot version": (0, "4.1.2\nmore\n", ""), "enroot digest": (0, f"{DIGEST}\n", "")}
 
-    def record(**changed: Any) -> Callable[[], None]:
-        def write() -> None:
+    def record(**changed):
+        def write():
             import_image.main()
             fields = json.loads((site.folder / "nemo.sqsh.json").read_text()) | changed
             (site.folder / "nemo.sqsh.json").write_text(json.dumps(fields))
@@ -99,11 +94,11 @@ def test_how_an_image_is_imported_and_looked_for(
 
         return write
 
-    def there(content: bytes) -> Callable[[], None]:
+    def there(content):
         return lambda: sqsh.write_bytes(content) and None
 
-    def rewritten(content: bytes) -> Callable[[], None]:
-        def write() -> None:
+    def rewritten(content):
+        def write():
             record()()
             sqsh.write_bytes(content)
             os.utime(sqsh, ns=(10**18, 10**18))
@@ -114,7 +109,7 @@ def test_how_an_image_is_imported_and_looked_for(
     apptainer = [str(sif), IMAGE, "apptainer", OF_APPTAINER]
     by_digest = [str(sqsh), IMAGE, "enroot", f"{OF_ENROOT}@{DIGEST}"]
     failed = {what: {**known, "enroot make": (1, text, "")} for what, text in FAILURES.items()}
-    cases: dict[str, tuple[list[str], Answers, bytes | None, Callable[[], None] | None]] = {
+    cases = {
         "by enroot 4": (enroot, known, WHOLE, None),
         "by an enroot that knows no digest": (enroot, {"enroot digest": (1, f"{DIGEST}\n", "")}, WHOLE, None),
         "by an enroot that prints another digest": (
@@ -190,9 +185,7 @@ FAILURES = {
 }
 
 
-def test_how_an_image_is_unpacked(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_how_an_image_is_unpacked(site, monkeypatch, capsys, tmp_path):
     folder, file = site.folder / "unpacked", tmp_path / "passwd"
     file.write_text("root")
     mounts = ["/data/of/all", str(file), "/../etc/../opt", "/data"]
@@ -229,8 +222,8 @@ def test_how_an_image_is_unpacked(
 @pytest.mark.parametrize("boot", ["this", "another"])
 @pytest.mark.parametrize("older_by_s", [-60, 60])
 def test_what_a_killed_process_left_goes_when_nobody_can_be_making_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool, boot: str, older_by_s: float
-) -> None:
+    tmp_path, monkeypatch, locks, boot, older_by_s
+):
     """At once if this host holds the lock and has begun it; else when it was not written to for long."""
     target = tmp_path / "venv"
     part = target.with_name(f".venv.{boot_id() if boot == 'this' else 'boot'}.{'0' * 32}.part")

@@ -1,7 +1,6 @@
 """Parts of building the trainer's environment: what is installed from where, and why a failure is one."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,10 @@ CONFLICT = "The package `nemo` requires `torch<2.6`, but `2.7` is installed"
         (["error: no such environment"], False),
     ],
 )
-def test_only_what_the_lock_leaves_out_may_be_missing(
-    capsys: pytest.CaptureFixture[str], printed: list[str], fits: bool
-) -> None:
+def test_only_what_the_lock_leaves_out_may_be_missing(capsys, printed, fits):
     lock = "torch==2.13.0\n# absent: causal-conv1d, transformer-engine\n"
 
-    def run(*argv: str) -> None:
+    def run(*argv):
         assert argv == ("/e/bin/uv", "pip", "check", "--python", "/e/bin/python")
         raise build_venv._CommandFailedError(argv, 1, "\n".join(printed))
 
@@ -56,7 +53,7 @@ def test_only_what_the_lock_leaves_out_may_be_missing(
         ("Segmentation fault", "exit code 7"),
     ],
 )
-def test_a_failure_says_why_and_shows_the_last_lines(last_line: str, why: str) -> None:
+def test_a_failure_says_why_and_shows_the_last_lines(last_line, why):
     message = stage._venv_failure("here", "/venvs/x", ScriptEnd(7, ("line before", last_line)))
     assert message.startswith(f"the trainer's environment /venvs/x could not be built on here: {why}")
     assert message.endswith(f"line before\n{last_line}")
@@ -71,12 +68,10 @@ def test_a_failure_says_why_and_shows_the_last_lines(last_line: str, why: str) -
         ("torch==2.13.0+cpu\n", "No space left on device", None),
     ],
 )
-def test_pytorchs_own_index_is_the_second_choice(
-    tmp_path: Path, torch: str, output: str, looks_at: str | None
-) -> None:
-    calls: list[tuple[str, ...]] = []
+def test_pytorchs_own_index_is_the_second_choice(tmp_path, torch, output, looks_at):
+    calls = []
 
-    def run(*argv: str) -> None:
+    def run(*argv):
         calls.append(argv)
         if len(calls) == 1:
             raise build_venv._CommandFailedError(argv, 1, output)
@@ -94,9 +89,7 @@ def test_pytorchs_own_index_is_the_second_choice(
         assert all("--no-deps" in call for call in calls), "what it needs is in the lock, pinned"
 
 
-def test_a_folder_that_cannot_be_made_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setattr(build_venv, "exit_on_sigterm", lambda: None)
     monkeypatch.setattr(sys, "argv", ["build_venv", str(tmp_path / "file" / "venv"), "lock", "bootstrap"])

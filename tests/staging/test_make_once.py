@@ -8,13 +8,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from steptime.process_identity import boot_id
-from steptime.staging.make_once import ABANDONED_AFTER_S, Run, make_once, record_path
+from steptime.staging.make_once import ABANDONED_AFTER_S, make_once, record_path
 
 IS_KILLED = """
 import os, sys
@@ -30,30 +29,30 @@ make_once(target, "build of", target.exists, make)
 
 
 @pytest.fixture
-def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_locks(monkeypatch):
     """Act as on a file system without locks: two calls are then like two hosts."""
 
-    def refused(*_: object) -> None:
+    def refused(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", refused)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Return the path of the folder that a test makes."""
     return tmp_path / "shared" / "venv"
 
 
-def make_folder(content: str) -> Callable[[Path, Run], None]:
-    def make(part: Path, _run: Run) -> None:
+def make_folder(content):
+    def make(part, _run):
         part.mkdir()
         (part / "content").write_text(content)
 
     return make
 
 
-def left_by(target: Path, boot: str, age_s: float) -> Path:
+def left_by(target, boot, age_s):
     """Make a read-only folder as a process left it that was killed; return its path."""
     left = target.with_name(f".{target.name}.{boot}.{uuid.uuid4().hex}.part")
     (left / "half").mkdir(parents=True)
@@ -64,12 +63,12 @@ def left_by(target: Path, boot: str, age_s: float) -> Path:
     return left
 
 
-def names(target: Path) -> set[str]:
+def names(target):
     """Return the names beside `target`, without the lock file, which stays."""
     return {path.name for path in target.parent.iterdir()} - {f".{target.name}.lock"}
 
 
-def test_what_is_complete_is_not_made_again(folder: Path) -> None:
+def test_what_is_complete_is_not_made_again(folder):
     make_once(folder, "build of", folder.is_dir, make_folder("first"))
     make_once(folder, "build of", folder.is_dir, make_folder("second"))
     assert (folder / "content").read_text() == "first"
@@ -77,10 +76,8 @@ def test_what_is_complete_is_not_made_again(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_of_two_hosts_that_make_a_folder_at_once_the_last_one_drops_its_own(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def make(part: Path, run: Run) -> None:
+def test_of_two_hosts_that_make_a_folder_at_once_the_last_one_drops_its_own(folder, capsys):
+    def make(part, run):
         make_once(folder, "build of", folder.is_dir, make_folder("quick host"))
         make_folder("slow host")(part, run)
 
@@ -91,14 +88,14 @@ def test_of_two_hosts_that_make_a_folder_at_once_the_last_one_drops_its_own(
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_of_two_hosts_that_make_a_file_at_once_the_record_is_that_of_the_first(tmp_path: Path) -> None:
+def test_of_two_hosts_that_make_a_file_at_once_the_record_is_that_of_the_first(tmp_path):
     target = tmp_path / "image.sqsh"
 
-    def write(part: Path, content: str) -> dict[str, str]:
+    def write(part, content):
         part.write_text(content)
         return {"content": content}
 
-    def make(part: Path, _run: Run) -> dict[str, str]:
+    def make(part, _run):
         make_once(target, "import of", target.is_file, lambda part, _run: write(part, "quick host"))
         return write(part, "slow host")
 
@@ -108,13 +105,11 @@ def test_of_two_hosts_that_make_a_file_at_once_the_record_is_that_of_the_first(t
     assert names(target) == {"image.sqsh", "image.sqsh.json"}
 
 
-def test_a_folder_that_another_host_renames_at_the_last_moment_is_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_another_host_renames_at_the_last_moment_is_used(folder, monkeypatch):
     """The rename fails, because only an empty folder can be renamed to."""
     rename = Path.rename
 
-    def overtaken(path: Path, target: Path) -> Path:
+    def overtaken(path, target):
         if target == folder and not folder.exists():
             folder.mkdir()
             (folder / "content").write_text("quick host")
@@ -126,13 +121,13 @@ def test_a_folder_that_another_host_renames_at_the_last_moment_is_used(
     assert names(folder) == {"venv"}
 
 
-def test_a_folder_that_cannot_be_used_is_replaced_when_the_new_one_is_complete(folder: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_replaced_when_the_new_one_is_complete(folder):
     make_once(folder, "build of", folder.is_dir, make_folder("old"))
 
-    def is_new() -> bool:
+    def is_new():
         return (folder / "content").read_text() == "new"
 
-    def fail(part: Path, run: Run) -> None:
+    def fail(part, run):
         make_folder("half")(part, run)
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -145,8 +140,8 @@ def test_a_folder_that_cannot_be_used_is_replaced_when_the_new_one_is_complete(f
 
 
 def test_a_killed_process_leaves_nothing_under_the_final_name_and_the_next_one_removes_its_part(
-    folder: Path,
-) -> None:
+    folder,
+):
     killed = subprocess.run([sys.executable, "-c", IS_KILLED, folder], check=False)
     assert killed.returncode == -9
     (left,) = names(folder)
@@ -156,7 +151,7 @@ def test_a_killed_process_leaves_nothing_under_the_final_name_and_the_next_one_r
     assert names(folder) == {"venv"}
 
 
-def test_what_another_host_left_is_removed_after_a_day_and_not_while_it_may_be_in_use(folder: Path) -> None:
+def test_what_another_host_left_is_removed_after_a_day_and_not_while_it_may_be_in_use(folder):
     other = str(uuid.uuid4())
     recent = left_by(folder, other, ABANDONED_AFTER_S - 3600)
     left_by(folder, other, ABANDONED_AFTER_S + 3600)
@@ -167,17 +162,17 @@ def test_what_another_host_left_is_removed_after_a_day_and_not_while_it_may_be_i
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_what_this_host_left_may_be_in_use_for_a_day_too(folder: Path) -> None:
+def test_without_locks_what_this_host_left_may_be_in_use_for_a_day_too(folder):
     recent = left_by(folder, boot_id(), ABANDONED_AFTER_S - 3600)
     left_by(folder, boot_id(), ABANDONED_AFTER_S + 3600)
     make_once(folder, "build of", folder.is_dir, make_folder("new"))
     assert names(folder) == {"venv", recent.name}
 
 
-def test_a_process_whose_part_was_removed_fails_and_never_renames_what_is_left_of_it(folder: Path) -> None:
+def test_a_process_whose_part_was_removed_fails_and_never_renames_what_is_left_of_it(folder):
     """A host that stood still for more than a day goes on."""
 
-    def make(part: Path, run: Run) -> None:
+    def make(part, run):
         make_folder("slow host")(part, run)
         shutil.rmtree(part)
 

@@ -1,15 +1,14 @@
 """Steps of staging that run as a job of the cluster."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from steptime.clusters.base import Job, JobSpec, JobState, JobStatus
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.staging.scripts import ScriptEnd, run_script
+from steptime.staging.scripts import run_script
 
 from .reported import Reported
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.service
 
 
 @pytest.fixture
-def config(config: LocalConfig) -> LocalConfig:
+def config(config):
     """Return a cluster that is polled often."""
     return config.model_copy(update={"poll_interval_s": 0.05})
 
@@ -30,15 +29,13 @@ while pathlib.Path(sys.argv[1]).exists():
 """
 
 
-async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
-    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_another_submits_after_ones_look_is_shared_too(config, tmp_path, monkeypatch):
     script, gate = tmp_path / "waits.py", tmp_path / "gate"
     script.write_text(WAITS)
     gate.touch()
     first, second = Reported(), Reported()
 
-    async def run(reported: Reported) -> ScriptEnd:
+    async def run(reported):
         path = PurePosixPath(script)
         said = reported.lines.append
         return await run_script(
@@ -46,9 +43,9 @@ async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
         )
 
     look = LocalCluster.poll
-    overtaking: list[asyncio.Task[ScriptEnd]] = []
+    overtaking = []
 
-    async def look_and_be_overtaken(cluster: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+    async def look_and_be_overtaken(cluster, names):
         seen = await look(cluster, names)
         if not overtaking:
             overtaking.append(asyncio.create_task(run(second)))
@@ -67,13 +64,13 @@ async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
 @pytest.mark.parametrize("in_job", [False, True])
 @pytest.mark.parametrize("exit_code", [0, 1, 2])
 async def test_a_script_has_two_hours_and_its_exit_code_is_told(
-    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, in_job: bool
-) -> None:
+    config, tmp_path, monkeypatch, exit_code, in_job
+):
     script = tmp_path / "ends.py"
     script.write_text(f"import sys; print('said'); sys.exit({exit_code})")
     submit, limits = LocalCluster.submit, []
 
-    async def note_limit(self: LocalCluster, spec: JobSpec) -> Job:
+    async def note_limit(self, spec):
         limits.append(spec.time_limit_s)
         return await submit(self, spec)
 
@@ -84,22 +81,20 @@ async def test_a_script_has_two_hours_and_its_exit_code_is_told(
     assert limits == [2 * 3600] * in_job
 
 
-async def test_a_job_that_its_cluster_failed_is_no_success(
-    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_its_cluster_failed_is_no_success(config, tmp_path, monkeypatch):
     """The job has no exit code, as after a node failure or at a limit."""
     script = tmp_path / "waits.py"
     script.write_text("import time; time.sleep(600)")
     cluster, look = LocalCluster(config), LocalCluster.poll
     submitted = False
 
-    async def look_at_a_failed_node(self: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+    async def look_at_a_failed_node(self, names):
         if not submitted:
             return await look(self, names)
         await self.cancel(names[0])
         return {name: JobStatus(state=JobState.FAILED, reason="a node failed") for name in names}
 
-    def take(line: str) -> None:
+    def take(line):
         nonlocal submitted
         submitted = submitted or line.startswith("in job ")
 
@@ -108,15 +103,13 @@ async def test_a_job_that_its_cluster_failed_is_no_success(
         await run_script(cluster, config, PurePosixPath(script), [], in_job=True, job_options=(), report=take)
 
 
-async def test_a_reason_to_wait_is_reported_once(
-    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reason_to_wait_is_reported_once(config, tmp_path, monkeypatch):
     script = tmp_path / "says.py"
     script.write_text("print('done', end='')")
     look, lines = LocalCluster.poll, []
     waits = [JobStatus(state=JobState.QUEUED, reason="Resources")] * 3 + [JobStatus(state=JobState.RUNNING)]
 
-    async def look_at_a_queue(self: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+    async def look_at_a_queue(self, names):
         waiting = lines and waits
         return {names[0]: waits.pop(0)} if waiting else await look(self, names)
 

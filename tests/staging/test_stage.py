@@ -2,37 +2,28 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from steptime.clusters.base import Cluster
-from steptime.clusters.config import ClusterConfig
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
-from steptime.recipes.models import Run
 from steptime.settings import shipped
 from steptime.staging.scripts import script_files
 from steptime.staging.stage import stage
 
 
 @pytest.fixture
-def run(make_result: Callable[..., Any]) -> Run:
+def run(make_result):
     """Return a planned run of a tiny Llama."""
-    planned: Run = make_result().run
-    return planned
+    return make_result().run
 
 
 async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_lock(
-    cluster: LocalCluster, config: LocalConfig, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, config, run, monkeypatch
+):
     """test_venv builds the environment itself; here only the request for it is checked."""
 
-    async def stage_venv(
-        _: Cluster, asked_by: ClusterConfig, *, lock: Path, bootstrap: Path, report: Any
-    ) -> Any:
+    async def stage_venv(_, asked_by, *, lock, bootstrap, report):
         assert asked_by == config
         assert "torch==" in lock.read_text()
         assert bootstrap.read_text().startswith("uv==")
@@ -40,7 +31,7 @@ async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_
         return "/venv/bin/python", "a" * 64
 
     monkeypatch.setattr("steptime.staging.stage.stage_venv", stage_venv)
-    lines: list[str] = []
+    lines = []
     staged = await stage(cluster, config, run, lines.append)
     assert (staged.python, staged.venv_lock_sha256, staged.image) == ("/venv/bin/python", "a" * 64, None)
     copied, original = Path(staged.trainer_path, "trainer"), shipped("trainer")
@@ -49,9 +40,7 @@ async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_
     assert lines[-1] == "building"
 
 
-async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied(
-    cluster: LocalCluster, config: LocalConfig, run: Run
-) -> None:
+async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied(cluster, config, run):
     recipe = run.recipe.model_copy(update={"image": "nvcr.io/nvidia/nemo:25.04.01"})
     with pytest.raises(
         UserError, match=r"runs in the image nvcr\.io/nvidia/nemo:25\.04\.01, and cluster here runs no images"
@@ -60,7 +49,7 @@ async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied
     assert not Path(config.root).exists()
 
 
-def test_the_scripts_need_nothing_but_python_and_what_is_copied_with_them(tmp_path: Path) -> None:
+def test_the_scripts_need_nothing_but_python_and_what_is_copied_with_them(tmp_path):
     copied = script_files()
     for name, content in copied.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -8,17 +8,14 @@ The tales are kept in tests/golden/staging. After an intended change, rewrite th
 import json
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from kept import assert_kept, masked
 
-from steptime.clusters.base import CommandResult, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import CommandResult, Job, JobState, JobStatus
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.errors import SystemFailure, UserError
-from steptime.recipes.models import Run
 from steptime.staging import cluster_check
 from steptime.staging.cluster_check import check_cluster
 from steptime.staging.stage import find_image, stage
@@ -41,15 +38,13 @@ class RecordedCluster:
 
     name = "far"
 
-    def __init__(self, *, answers: dict[str, CommandResult] | None = None) -> None:
-        self.asked: list[str] = []
-        self.files: dict[str, bytes] = {}
-        self._polled: list[str] = []
+    def __init__(self, *, answers=None):
+        self.asked = []
+        self.files = {}
+        self._polled = []
         self._answers = answers or {}
 
-    async def run(
-        self, argv: Sequence[str], *, timeout_s: float = 600, on_output: Callable[[str], None] | None = None
-    ) -> CommandResult:
+    async def run(self, argv, *, timeout_s=600, on_output=None):
         line = shlex.join(argv)
         self.asked.append(f"$ {re.sub(r'(?<=sha256sum -- ).*', '…', line)} [{timeout_s:g} s]")
         done = next((done for words, done in self._answers.items() if words in line), ok(""))
@@ -57,22 +52,22 @@ class RecordedCluster:
             on_output(text)
         return done
 
-    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+    async def read(self, path, offset=0, limit=1 << 20):
         self.asked.append(f"read {path} from {offset}, {limit} bytes")
         return self.files.get(path, b"")[offset : offset + limit]
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path, data):
         if "/trainer/" not in path or path.endswith("__main__.py"):
             self.asked.append(f"write {path}")
         self.files[path] = data
 
-    def local_path(self, path: str) -> None:
+    def local_path(self, path):
         return None
 
-    def checks(self) -> tuple[Any, ...]:
+    def checks(self):
         return ()
 
-    async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
+    async def poll(self, names):
         state = JobState.UNKNOWN
         if len(names) == 1:
             of_job = (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED)
@@ -82,10 +77,10 @@ class RecordedCluster:
         reason = "Resources" if state is JobState.QUEUED else ""
         return {name: JobStatus(state=state, reason=reason) for name in names}
 
-    async def find(self, name: str) -> None:
+    async def find(self, name):
         return None
 
-    async def submit(self, spec: JobSpec) -> Job:
+    async def submit(self, spec):
         self.asked.append(
             f"submit {spec.name}, at most {spec.time_limit_s} s, {spec.slots} slots:\n{spec.script}"
         )
@@ -100,27 +95,27 @@ class RecordedCluster:
         )
 
 
-def ok(stdout: str) -> CommandResult:
+def ok(stdout):
     return CommandResult(exit_code=0, stdout=stdout, stderr="")
 
 
-def failing(stderr: str, *, code: int = 1, stdout: str = "") -> CommandResult:
+def failing(stderr, *, code=1, stdout=""):
     return CommandResult(exit_code=code, stdout=stdout, stderr=stderr)
 
 
 PYTHON = {"import platform; print": ok("3.11.9\n")}
 
 
-def far(**fields: Any) -> SlurmConfig:
+def far(**fields):
     default = {"name": "far", "kind": "slurm", "gpu_type": "h100", "connection": "far", "work_dir": "/work"}
     return SlurmConfig.model_validate({**default, "poll_interval_s": 0.01, **fields})
 
 
 class Tale:
-    def __init__(self) -> None:
-        self.parts: list[str] = []
+    def __init__(self):
+        self.parts = []
 
-    async def tell(self, what: str, cluster: RecordedCluster, doing: Awaitable[Any], said: list[str]) -> None:
+    async def tell(self, what, cluster, doing, said):
         try:
             came = str(await doing)
         except (SystemFailure, UserError) as error:
@@ -128,22 +123,21 @@ class Tale:
         lines = [*cluster.asked, *(f"says {line}" for line in said), f"-> {came}"]
         self.parts.append(masked("\n".join([f"== {what}", *lines]), MASKED))
 
-    def told(self) -> str:
+    def told(self):
         return "\n\n".join(self.parts) + "\n"
 
 
 @pytest.fixture
-def run(make_result: Callable[..., Any]) -> Run:
-    planned: Run = make_result().run
-    return planned
+def run(make_result):
+    return make_result().run
 
 
-def in_image(run: Run, name: str = IMAGE) -> Run:
+def in_image(run, name=IMAGE):
     recipe = run.recipe.model_copy(update={"image": name})
     return run.model_copy(update={"recipe": recipe})
 
 
-async def test_what_staging_asks_and_says(run: Run) -> None:
+async def test_what_staging_asks_and_says(run):
     tale = Tale()
     full = "Collecting torch\nerror: No space left on device"
     away = "error: No matching distribution found for torch"
@@ -200,7 +194,7 @@ async def test_what_staging_asks_and_says(run: Run) -> None:
     assert_kept("staging/stage.txt", tale.told())
 
 
-async def test_what_a_cluster_check_asks_and_says(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_cluster_check_asks_and_says(run, monkeypatch):
     tale = Tale()
     larger = run.recipe.model_copy(
         update={"parallelism": run.recipe.parallelism.model_copy(update={"data": 4})}
@@ -222,12 +216,12 @@ async def test_what_a_cluster_check_asks_and_says(run: Run, monkeypatch: pytest.
         cluster, said, config = RecordedCluster(answers=answers), [], far(**fields)
 
         @asynccontextmanager
-        async def opened(*_: Any, cluster: RecordedCluster = cluster) -> Any:
+        async def opened(*_, cluster=cluster):
             yield cluster
 
         monkeypatch.setattr(cluster_check, "open_cluster", opened)
 
-        async def check(config: Any = config, chosen: Any = chosen, said: list[str] = said) -> str:
+        async def check(config=config, chosen=chosen, said=said):
             outcomes = await check_cluster(config, None, chosen, lambda outcome: said.append(str(outcome)))  # type: ignore[arg-type]
             return f"{len(outcomes)} outcomes"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.staging.stage import stage_trainer
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     """Return a small trainer package, with files that Python and editors leave."""
     package = tmp_path / "source" / "trainer"
     for name in (
@@ -28,28 +28,24 @@ def source(tmp_path: Path) -> Path:
     return package
 
 
-def files_below(folder: Path) -> set[str]:
+def files_below(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-async def stage(cluster: LocalCluster, config: LocalConfig, source: Path) -> tuple[Path, str, list[str]]:
-    lines: list[str] = []
+async def stage(cluster, config, source):
+    lines = []
     folder, sha256 = await stage_trainer(cluster, config, source=source, report=lines.append)
     return Path(folder), sha256, lines
 
 
-async def test_the_package_arrives_without_what_python_and_editors_leave(
-    cluster: LocalCluster, config: LocalConfig, source: Path
-) -> None:
+async def test_the_package_arrives_without_what_python_and_editors_leave(cluster, config, source):
     folder, sha256, _ = await stage(cluster, config, source)
     assert folder == Path(config.root, "trainer", sha256[:16])
     assert files_below(folder) == {"trainer/__init__.py", "trainer/families/llama.py"}
 
 
 @pytest.mark.parametrize("change", ["content", "name", "file"])
-async def test_changed_content_goes_to_a_folder_of_its_own(
-    cluster: LocalCluster, config: LocalConfig, source: Path, change: str
-) -> None:
+async def test_changed_content_goes_to_a_folder_of_its_own(cluster, config, source, change):
     before, _, _ = await stage(cluster, config, source)
     if change == "content":
         (source / "__init__.py").write_text("NAME = 'changed'\n")
@@ -62,20 +58,16 @@ async def test_changed_content_goes_to_a_folder_of_its_own(
     assert (before / "trainer" / "__init__.py").read_text() == "NAME = '__init__.py'\n"
 
 
-async def test_those_who_stage_at_once_agree_and_leave_nothing_behind(
-    cluster: LocalCluster, config: LocalConfig, source: Path
-) -> None:
+async def test_those_who_stage_at_once_agree_and_leave_nothing_behind(cluster, config, source):
     staged = await asyncio.gather(*(stage(cluster, config, source) for _ in range(4)))
     assert len({folder for folder, _, _ in staged}) == 1
     assert [path.name for path in Path(config.root, "trainer").iterdir()] == [staged[0][0].name]
 
 
-async def test_a_copy_that_breaks_off_is_not_taken_for_the_whole(
-    cluster: LocalCluster, config: LocalConfig, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_copy_that_breaks_off_is_not_taken_for_the_whole(cluster, config, source, monkeypatch):
     write = LocalCluster.write
 
-    async def fail_at_the_second(self: LocalCluster, path: str, data: bytes) -> None:
+    async def fail_at_the_second(self, path, data):
         if path.endswith("llama.py"):
             raise SystemFailure("no space left")
         await write(self, path, data)
@@ -90,9 +82,7 @@ async def test_a_copy_that_breaks_off_is_not_taken_for_the_whole(
 
 
 @pytest.mark.parametrize("change", ["edited", "removed"])
-async def test_a_copy_that_somebody_changed_is_refused(
-    cluster: LocalCluster, config: LocalConfig, source: Path, change: str
-) -> None:
+async def test_a_copy_that_somebody_changed_is_refused(cluster, config, source, change):
     folder, _, _ = await stage(cluster, config, source)
     if change == "edited":
         (folder / "trainer" / "__init__.py").write_text("NAME = 'mine'\n")
@@ -102,9 +92,7 @@ async def test_a_copy_that_somebody_changed_is_refused(
         await stage(cluster, config, source)
 
 
-async def test_a_copy_that_cannot_be_moved_to_its_place_is_an_error(
-    cluster: LocalCluster, config: LocalConfig, source: Path
-) -> None:
+async def test_a_copy_that_cannot_be_moved_to_its_place_is_an_error(cluster, config, source):
     folder, _, _ = await stage(cluster, config, source)
     shutil.rmtree(folder)
     folder.write_text("a file in its place")

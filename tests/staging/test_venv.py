@@ -5,14 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 import pytest
 from called import captured
 
-from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.staging.stage import stage_venv
 
@@ -33,35 +30,30 @@ def main():
 class Staging(Reported):
     """One call of `stage_venv`, with what it reports."""
 
-    def __init__(self, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path) -> None:
+    def __init__(self, cluster, config, lock, bootstrap):
         super().__init__()
         self._cluster, self._config, self._lock, self._bootstrap = cluster, config, lock, bootstrap
 
-    def by(self, python: Path) -> Self:
+    def by(self, python):
         """Set another Python to build it."""
         self._config = self._config.model_copy(update={"python": str(python)})
         return self
 
-    async def __call__(self) -> Path:
+    async def __call__(self):
         python, _ = await stage_venv(
             self._cluster, self._config, lock=self._lock, bootstrap=self._bootstrap, report=self.lines.append
         )
         return Path(python)
 
 
-NewStaging = Callable[[], Staging]
-
-
 @pytest.fixture
-def new_staging(
-    index: Path, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path
-) -> NewStaging:
+def new_staging(index, cluster, config, lock, bootstrap):
     """Return a function that prepares one call of `stage_venv`."""
     return lambda: Staging(cluster, config, lock, bootstrap)
 
 
 @pytest.fixture
-def gate(tmp_path: Path, index: Path, make_wheel: Callable[..., Path], uv: str) -> Path:
+def gate(tmp_path, index, make_wheel, uv):
     """Return a file that stops every build at step 4 while it exists."""
     gate = tmp_path / "gate"
     gate.touch()
@@ -69,11 +61,11 @@ def gate(tmp_path: Path, index: Path, make_wheel: Callable[..., Path], uv: str) 
     return gate
 
 
-def venvs(config: LocalConfig) -> set[str]:
+def venvs(config):
     return {path.name for path in Path(config.root, "venvs").iterdir() if path.is_dir()}
 
 
-async def test_an_environment_is_built_with_progress_and_then_reused(new_staging: NewStaging) -> None:
+async def test_an_environment_is_built_with_progress_and_then_reused(new_staging):
     first, second = new_staging(), new_staging()
     python = await first()
     target = python.parent.parent
@@ -99,8 +91,8 @@ async def test_an_environment_is_built_with_progress_and_then_reused(new_staging
 
 
 async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_environment(
-    new_staging: NewStaging, tmp_path: Path
-) -> None:
+    new_staging, tmp_path
+):
     """A pip older than 22.3 has no option --python."""
     base = Path(sys.executable).resolve()
     subprocess.run([base, "-m", "venv", "--without-pip", tmp_path / "plain"], check=True)
@@ -116,8 +108,8 @@ async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_env
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_a_package_may_lack_only_what_the_lock_leaves_out_on_purpose(
-    new_staging: NewStaging, make_wheel: Callable[..., Path], lock: Path, named: bool
-) -> None:
+    new_staging, make_wheel, lock, named
+):
     make_wheel("bridge_of_tests", "1.0", needs="kernels-for-gpus>=2,<3")
     left_out = "# absent: other, kernels-for-gpus\n" if named else ""
     lock.write_text(f"{left_out}{lock.read_text()}bridge_of_tests==1.0\n")
@@ -130,9 +122,7 @@ async def test_a_package_may_lack_only_what_the_lock_leaves_out_on_purpose(
             await staging()
 
 
-async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
-    new_staging: NewStaging, gate: Path
-) -> None:
+async def test_two_at_once_build_once_and_the_second_says_that_it_waits(new_staging, gate):
     first, second = new_staging(), new_staging()
     building = asyncio.create_task(first())
     await first.has_said("[4/5]")
@@ -145,8 +135,8 @@ async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
 
 
 async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_starts_afresh(
-    new_staging: NewStaging, gate: Path, config: LocalConfig
-) -> None:
+    new_staging, gate, config
+):
     killed, again = new_staging(), new_staging()
     building = asyncio.create_task(killed())
     await killed.has_said("[4/5]")
@@ -164,9 +154,7 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
         await building
 
 
-async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
-    new_staging: NewStaging, lock: Path, config: LocalConfig
-) -> None:
+async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(new_staging, lock, config):
     lock.write_text("torch==9.9.9\n")
     with pytest.raises(SystemFailure, match="a package was not found") as failed:
         await new_staging()()
@@ -174,7 +162,7 @@ async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
     assert venvs(config) == set()
 
 
-async def test_a_cluster_without_the_python_is_named(new_staging: NewStaging) -> None:
+async def test_a_cluster_without_the_python_is_named(new_staging):
     staging = new_staging().by(Path("python3.99"))
     with pytest.raises(
         UserError, match=r"cluster here has no python3\.99: .* locked for 3\.11 .*: install Python 3\.11"
@@ -182,7 +170,7 @@ async def test_a_cluster_without_the_python_is_named(new_staging: NewStaging) ->
         await staging()
 
 
-async def test_another_python_has_an_environment_of_its_own(new_staging: NewStaging, tmp_path: Path) -> None:
+async def test_another_python_has_an_environment_of_its_own(new_staging, tmp_path):
     pythons = set()
     for version in ("3.11.7", "3.11.8", "3.11.7"):
         old = tmp_path / f"python-{version}"

@@ -1,29 +1,25 @@
 """A real PostgreSQL, a temporary server without network, and jobs of the ledger."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import psycopg
 import pytest
-from postgresql_service import PostgreSQL, started_postgresql
+from postgresql_service import started_postgresql
 
 from steptime.clusters.base import Installation
 from steptime.store.database import close_engines
 from steptime.store.ledger import LedgerJob
-from steptime.store.run_models import Result
 
 OURS = Installation(id="ours", address="http://airflow.example")
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgreSQL]:
+def postgresql():
     """Yield a running server."""
     with started_postgresql() as server:
         yield server
 
 
 @pytest.fixture
-def postgresql_url(postgresql: PostgreSQL) -> Iterator[str]:
+def postgresql_url(postgresql):
     """Yield the address of an empty database, always the same one, as creating another takes far longer."""
     with psycopg.connect(postgresql.url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA public CASCADE")
@@ -33,7 +29,7 @@ def postgresql_url(postgresql: PostgreSQL) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_url(request, tmp_path):
     """Return the address of an empty store; every test that takes it runs on both kinds of database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store' / 'steptime.db'}"
@@ -41,17 +37,17 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(store_url, monkeypatch):
     """Return the address of the store that has the ledger."""
     monkeypatch.setenv("STEPTIME_STORE_URL", store_url)
     return store_url
 
 
 @pytest.fixture
-def ledger_job(make_result: Callable[..., Result]) -> Callable[..., LedgerJob]:
+def ledger_job(make_result):
     """Return a function that makes a job that is not submitted yet; keywords are its fields."""
 
-    def make(name: str = "job-1", **fields: object) -> LedgerJob:
+    def make(name="job-1", **fields):
         submitted = make_result(name).submitted
         return LedgerJob.model_validate(
             {

@@ -2,9 +2,7 @@
 
 import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from stored import as_planned
@@ -13,11 +11,9 @@ from sync_ledger import ledger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
-from steptime.recipes.models import Run
 from steptime.settings import config_dir
 from steptime.store import database
 from steptime.store.budgets import (
-    BudgetBalance,
     BudgetExceeded,
     Owner,
     budget_balances,
@@ -27,22 +23,18 @@ from steptime.store.budgets import (
     release_run,
     store_plan,
 )
-from steptime.store.ledger import LedgerJob, TaskKey
-from steptime.store.run_models import Result
+from steptime.store.ledger import TaskKey
 
 from .conftest import OURS
-
-MakeRun = Callable[..., Run]
-Submit = Callable[[Run, str, str, float], None]
 
 _FORK = multiprocessing.get_context("fork")
 
 
-def reserve(owner: Owner, runs: Sequence[Run], *, now: float | None = None) -> list[BudgetBalance]:
+def reserve(owner, runs, *, now=None):
     return store_plan(owner, [as_planned(run) for run in runs], now=now)
 
 
-def unix(text: str) -> float:
+def unix(text):
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
@@ -50,14 +42,14 @@ NOW = unix("2026-11-21 12:00")
 
 
 @pytest.fixture
-def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def clusters(tmp_path, monkeypatch):
     """Return a function that writes the file of the only cluster, `eos`, with these lines."""
     folder = tmp_path / "config" / "clusters"
     folder.mkdir(parents=True)
     (folder.parent / "gpus.yaml").symlink_to(config_dir() / "gpus.yaml")
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder.parent))
 
-    def write(*lines: str) -> Path:
+    def write(*lines):
         fixed = ("name: eos", "kind: slurm", "gpu_type: h100", "connection: eos", "work_dir: /work", *lines)
         (folder / "eos.yaml").write_text("\n".join(fixed))
         return folder / "eos.yaml"
@@ -66,10 +58,10 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
 
 
 @pytest.fixture
-def make_run(make_result: Callable[..., Result]) -> MakeRun:
+def make_run(make_result):
     """Return a function that makes a run on `eos` that may take this many GPU-hours."""
 
-    def make(gpu_hours: int = 4, *, repeat: int = 1) -> Run:
+    def make(gpu_hours=4, *, repeat=1):
         of_run = {"cluster": "eos", "time_limit_s": 3600, "repeat": repeat}
         run = make_result(gpus=gpu_hours).run
         return run.model_copy(update=of_run | {"cluster_options": {}})
@@ -78,10 +70,10 @@ def make_run(make_result: Callable[..., Result]) -> MakeRun:
 
 
 @pytest.fixture
-def submit(ledger_job: Callable[..., LedgerJob]) -> Submit:
+def submit(ledger_job):
     """Return a function that adds a job to the ledger if the budget has room."""
 
-    def submit(run: Run, name: str, dag_run: str, now: float) -> None:
+    def submit(run, name, dag_run, now):
         before_training = load_cluster(run.cluster).seconds_before_training
         fields = {"run": run, "cell": run.name, "cluster": run.cluster, "account": run.account}
         limit = {"gpus": run.recipe.gpus, "time_limit_s": run.time_limit_s + before_training}
@@ -91,29 +83,27 @@ def submit(ledger_job: Callable[..., LedgerJob]) -> Submit:
     return submit
 
 
-def of(dag_run: str) -> Owner:
+def of(dag_run):
     return Owner(OURS.id, "steptime_llama3.1-25.04", dag_run)
 
 
-def ended(state: JobState, started: str | None, at: str) -> JobStatus:
+def ended(state, started, at):
     return JobStatus(state=state, started_at=started and unix(started), ended_at=unix(at))  # type: ignore[arg-type]
 
 
-def balance(now: float = NOW) -> BudgetBalance:
+def balance(now=NOW):
     [of_eos] = budget_balances(["eos"], now=now)
     return of_eos
 
 
-def counted(now: float = NOW) -> tuple[float, float]:
+def counted(now=NOW):
     """Return the used and the committed GPU-hours."""
     budget = balance(now)
     return round(budget.used_gpu_hours, 6), round(budget.committed_gpu_hours, 6)
 
 
 @pytest.mark.long
-def test_what_a_job_took_is_of_the_months_it_ran_in(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
-) -> None:
+def test_what_a_job_took_is_of_the_months_it_ran_in(store, clusters, make_run, submit):
     clusters("gpu_hours_per_month: 10000")
     cases = {
         ("2026-11-01 00:00", "2026-11-01 01:30"): {"2026-10": 0.0, "2026-11": 6.0, "2026-12": 0.0},
@@ -123,7 +113,7 @@ def test_what_a_job_took_is_of_the_months_it_ran_in(
         ("2026-12-31 23:00", "2027-01-01 01:00"): {"2026-12": 4.0, "2027-01": 4.0},
         (None, "2026-11-05 00:00"): {"2026-11": 0.0},
     }
-    expected: Counter[str] = Counter()
+    expected = Counter()
     for number, ((started, at), months) in enumerate(cases.items()):
         submit(make_run(4), f"job-{number}", str(number), NOW)
         ledger.store_status(f"job-{number}", ended(JobState.SUCCEEDED, started, at), NOW)
@@ -135,8 +125,8 @@ def test_what_a_job_took_is_of_the_months_it_ran_in(
 
 
 def test_a_plan_is_reserved_until_its_jobs_have_ended_and_counts_as_what_they_took(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
-) -> None:
+    store, clusters, make_run, submit
+):
     clusters("gpu_hours_per_month: 10")
     runs = [make_run(4), make_run(4, repeat=2)]
     counts = []
@@ -161,8 +151,8 @@ def test_a_plan_is_reserved_until_its_jobs_have_ended_and_counts_as_what_they_to
 
 
 def test_planned_runs_that_reserve_nothing_keep_their_plan_and_a_reservation_can_be_released_alone(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun
-) -> None:
+    store, clusters, make_run
+):
     """A trial reserves its first rounds only, and gives back those of a variant that has left."""
     clusters("gpu_hours_per_month: 10")
     owner = of("a")
@@ -186,9 +176,7 @@ def test_planned_runs_that_reserve_nothing_keep_their_plan_and_a_reservation_can
     assert set(ledger.planned_runs(key)) == {run.name for run in runs}
 
 
-def test_a_job_uses_up_the_reservation_of_its_own_run(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
-) -> None:
+def test_a_job_uses_up_the_reservation_of_its_own_run(store, clusters, make_run, submit):
     """A second attempt of a job that may still run takes no other reservation, and counts in addition."""
     clusters("gpu_hours_per_month: 20")
     run = make_run(4)
@@ -204,9 +192,7 @@ def test_a_job_uses_up_the_reservation_of_its_own_run(
     assert [job.name for job in ledger.open_jobs("eos")] == ["job-1", "job-1-2"]
 
 
-def test_what_a_cluster_does_before_the_training_counts(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
-) -> None:
+def test_what_a_cluster_does_before_the_training_counts(store, clusters, make_run, submit):
     clusters("gpu_hours_per_month: 20", "queue_patience_h: 0.5", "node_check: {time_limit_s: 1800}")
     [asked] = budget_balances(["eos"], [make_run(4)], now=NOW)
     assert asked.asked_gpu_hours == 6
@@ -216,8 +202,8 @@ def test_what_a_cluster_does_before_the_training_counts(
 
 
 def test_a_plan_that_a_budget_does_not_allow_changes_nothing_and_says_what_to_do(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
-) -> None:
+    store, clusters, make_run, submit
+):
     path = clusters("gpu_hours_per_month: 10")
     reserve(of("a"), [make_run(4)], now=NOW)
     submit(make_run(4), "job-1", "a", NOW)
@@ -243,9 +229,7 @@ def test_a_plan_that_a_budget_does_not_allow_changes_nothing_and_says_what_to_do
     assert counted() == (2, 0)
 
 
-def test_what_nobody_hears_of_again_counts_for_a_time(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun, submit: Submit
-) -> None:
+def test_what_nobody_hears_of_again_counts_for_a_time(store, clusters, make_run, submit):
     clusters("gpu_hours_per_month: 10", "queue_patience_h: 240")
     day, run = 86_400, make_run(4)
     reserve(of("a"), [run], now=NOW)
@@ -259,15 +243,13 @@ def test_what_nobody_hears_of_again_counts_for_a_time(
     assert [counted(NOW + longest + more)[1] for more in (-1, 0)] == [4, 0]
 
 
-def _commit(barrier: "multiprocessing.synchronize.Barrier", number: int, run: Run) -> None:
+def _commit(barrier, number, run):
     barrier.wait(60)
     reserve(of(str(number)), [run], now=NOW)
 
 
 @pytest.mark.service
-def test_plans_that_begin_at_once_do_not_all_slip_through(
-    store: str, clusters: Callable[..., Path], make_run: MakeRun
-) -> None:
+def test_plans_that_begin_at_once_do_not_all_slip_through(store, clusters, make_run):
     clusters("gpu_hours_per_month: 10")
     balance()  # creates the store
     database.close_engines()
@@ -282,9 +264,7 @@ def test_plans_that_begin_at_once_do_not_all_slip_through(
     assert counted() == (0, 8)
 
 
-def test_each_budget_counts_the_runs_of_its_own_cluster(
-    clusters: Callable[..., Path], make_run: MakeRun
-) -> None:
+def test_each_budget_counts_the_runs_of_its_own_cluster(clusters, make_run):
     file = clusters("gpu_hours_per_month: 10")
     text = file.read_text()
     file.with_name("dgx.yaml").write_text(text.replace("name: eos", "name: dgx").replace(": 10", ": 20"))
@@ -296,9 +276,7 @@ def test_each_budget_counts_the_runs_of_its_own_cluster(
     }
 
 
-def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(
-    clusters: Callable[..., Path], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(clusters, make_run, monkeypatch):
     """The plan itself is stored with and without a budget."""
     monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")
     clusters()

@@ -1,16 +1,11 @@
 """The declaration of the columns, and the values of some of them."""
 
-from collections.abc import Callable
-
 import pytest
 
 from steptime.measure.report import format_column
 from steptime.store.columns import (
     BY_NAME,
 )
-from steptime.store.run_models import Result
-
-MakeResult = Callable[..., Result]
 
 
 @pytest.mark.parametrize(
@@ -23,7 +18,5 @@ MakeResult = Callable[..., Result]
         ("proxy", [True, False], ["proxy", ""]),
     ],
 )
-def test_numbers_of_a_column_have_equal_decimals(
-    name: str, values: list[float | None], expected: list[str]
-) -> None:
+def test_numbers_of_a_column_have_equal_decimals(name, values, expected):
     assert format_column(BY_NAME[name], [{name: value} for value in values]) == expected

@@ -2,10 +2,7 @@
 
 import socket
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
@@ -16,16 +13,11 @@ from end_to_end.driving import wait_until
 
 from steptime.errors import StoreUnavailable, SystemFailure, UserError
 from steptime.store import database, schema
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
 
 
 @pytest.mark.parametrize("revision", ["0000", "0019"])
-def test_a_store_of_another_revision_is_refused(
-    store_url: str, make_result: MakeResult, revision: str
-) -> None:
+def test_a_store_of_another_revision_is_refused(store_url, make_result, revision):
     stored.write(Store(store_url), make_result())
     with database.write_transaction(store_url) as connection:
         connection.execute(
@@ -40,9 +32,7 @@ def test_a_store_of_another_revision_is_refused(
         Store(store_url).results()
 
 
-def test_an_older_store_gets_what_it_lacks_and_keeps_its_rows(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_an_older_store_gets_what_it_lacks_and_keeps_its_rows(store_url, make_result):
     stored.write(Store(store_url), make_result(environment={"NCCL_ALGO": "Ring"}))
     before = Store(store_url).results()
     lacking = (
@@ -73,12 +63,10 @@ def test_an_older_store_gets_what_it_lacks_and_keeps_its_rows(
         assert database._revision(connection) == database.REVISION
 
 
-def test_a_failed_creation_leaves_no_table(
-    store_url: str, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
-) -> None:
+def test_a_failed_creation_leaves_no_table(store_url, monkeypatch, make_result):
     create = database._create
 
-    def create_and_fail(connection: sqlalchemy.engine.Connection) -> None:
+    def create_and_fail(connection):
         create(connection)
         raise OSError("the machine failed")
 
@@ -99,7 +87,7 @@ def test_a_failed_creation_leaves_no_table(
         ("postgresql://ada:hunter@2@host/db", "more than one @: write one in the password as %40"),
     ],
 )
-def test_an_address_that_cannot_be_is_refused(url: str, sentence: str) -> None:
+def test_an_address_that_cannot_be_is_refused(url, sentence):
     with pytest.raises(UserError, match=sentence) as refused:
         Store(url).results()
     assert "hunter" not in str(refused.value)
@@ -112,7 +100,7 @@ def test_an_address_that_cannot_be_is_refused(url: str, sentence: str) -> None:
         "postgresql:///store?user=ada&password=hunter2&host=/nowhere",
     ],
 )
-def test_a_server_that_is_not_there_is_named_without_the_password(url: str) -> None:
+def test_a_server_that_is_not_there_is_named_without_the_password(url):
 
     with pytest.raises(
         SystemFailure, match=r"store postgresql://.*/store failed .*check that PostgreSQL runs"
@@ -121,21 +109,19 @@ def test_a_server_that_is_not_there_is_named_without_the_password(url: str) -> N
     assert "hunter2" not in str(failure.value)
 
 
-def test_a_password_that_the_server_repeats_is_hidden(postgresql_url: str) -> None:
+def test_a_password_that_the_server_repeats_is_hidden(postgresql_url):
     with pytest.raises(SystemFailure, match=r'role "\*\*\*" does not exist') as failure:
         Store(f"{postgresql_url}&user=hunter2&password=hunter2").results()
     assert "hunter2" not in str(failure.value)
 
 
-def test_a_database_that_the_server_lacks_is_not_waited_for(postgresql_url: str) -> None:
+def test_a_database_that_the_server_lacks_is_not_waited_for(postgresql_url):
     with pytest.raises(SystemFailure, match='"nowhere" does not exist') as failure:
         Store(postgresql_url.replace("/postgres?", "/nowhere?")).results()
     assert not isinstance(failure.value, StoreUnavailable)
 
 
-def test_a_locked_store_is_a_failure_of_the_system(
-    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_store_is_a_failure_of_the_system(tmp_path, make_result, monkeypatch):
     monkeypatch.setattr(database, "_WAIT_S", 0.1)
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     stored.write(store, make_result())
@@ -148,7 +134,7 @@ def test_a_locked_store_is_a_failure_of_the_system(
         assert len(store.results()) == 1, "and begins beside one"
 
 
-def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result: MakeResult) -> None:
+def test_no_file_of_a_store_stays_open_after_its_use(tmp_path, make_result):
     """An open connection would be inherited by forks, and used by threads that SQLite refuses."""
     store = Store(f"sqlite:///{tmp_path / 'a' / 'folder' / 's.db'}")
     stored.write(store, make_result())
@@ -156,7 +142,7 @@ def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result
     assert not [file.path for file in psutil.Process().open_files() if str(tmp_path) in file.path]
 
 
-def test_a_dead_server_is_noticed_within_a_minute(postgresql_url: str) -> None:
+def test_a_dead_server_is_noticed_within_a_minute(postgresql_url):
     with database.read_connection(postgresql_url) as connection:
         told = connection.connection.dbapi_connection.get_dsn_parameters()
     names = ("connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count")
@@ -164,10 +150,10 @@ def test_a_dead_server_is_noticed_within_a_minute(postgresql_url: str) -> None:
     assert int(told["tcp_user_timeout"]) == 60_000, "in milliseconds"
 
 
-def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
+def test_connections_are_closed_and_made_anew(postgresql_url):
     """This includes connections to a server that was restarted."""
 
-    def others(*, end: bool = False) -> int:
+    def others(*, end=False):
         expression = "pg_terminate_backend(pid)" if end else "pid"
         with psycopg.connect(postgresql_url, autocommit=True) as connection:
             processes = connection.execute(
@@ -185,13 +171,11 @@ def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
 
 
 @pytest.mark.long
-def test_a_server_that_never_answers_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_a_server_that_never_answers_is_given_up(monkeypatch, request):
     monkeypatch.setattr(database, "_CONNECT_WITHIN_S", 2)
     waits = []  # psycopg's own limit is 130 s
 
-    def note(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
+    def note(_dialect, _record, _arguments, options):
         waits.append(options.get("connect_timeout"))
 
     sqlalchemy.event.listen(sqlalchemy.engine.Engine, "do_connect", note)
@@ -203,12 +187,12 @@ def test_a_server_that_never_answers_is_given_up(
     assert waits == [2]
 
 
-def test_what_belongs_to_a_run_goes_with_it(store_url: str, make_result: MakeResult) -> None:
+def test_what_belongs_to_a_run_goes_with_it(store_url, make_result):
     stored.write(Store(store_url), make_result())
     belonging = [table for table in schema.metadata.sorted_tables if "run_id" in table.c]
     with database.write_transaction(store_url) as connection:
 
-        def rows() -> set[str]:
+        def rows():
             return {table.name for table in belonging if connection.execute(table.select()).first()}
 
         assert rows() >= {"steps", "validations", "readings", "records"}
@@ -216,13 +200,11 @@ def test_what_belongs_to_a_run_goes_with_it(store_url: str, make_result: MakeRes
         assert rows() == set()
 
 
-def test_a_full_disk_leaves_the_store_as_it_was(
-    tmp_path: Path, make_result: MakeResult, request: pytest.FixtureRequest
-) -> None:
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path, make_result, request):
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     stored.write(store, make_result())
 
-    def fill(connection: Any, _record: Any) -> None:
+    def fill(connection, _record):
         connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to the file's size
 
     sqlalchemy.event.listen(sqlalchemy.engine.Engine, "connect", fill)
@@ -233,7 +215,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(
     assert [row["job_name"] for row in store.results()] == ["pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"]
 
 
-def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_left_alone(tmp_path):
     (tmp_path / "notes.db").write_text("These are notes, and more than a hundred bytes of them. " * 4)
 
     with pytest.raises(SystemFailure, match=r"file is not a database.*move the file away"):
@@ -266,9 +248,7 @@ SERVER = "check that PostgreSQL runs and that STEPTIME_STORE_URL is right"
         ("disk I/O error", "check the database and its disk", True),
     ],
 )
-def test_each_failure_has_its_advice_and_is_waited_for_if_that_may_help(
-    tmp_path: Path, reason: str, advice: str, waits: bool
-) -> None:
+def test_each_failure_has_its_advice_and_is_waited_for_if_that_may_help(tmp_path, reason, advice, waits):
     failed = sqlalchemy.exc.OperationalError("SELECT 1", {}, Exception(reason))
     with (
         pytest.raises(SystemFailure) as told,
@@ -279,7 +259,7 @@ def test_each_failure_has_its_advice_and_is_waited_for_if_that_may_help(
     assert isinstance(told.value, StoreUnavailable) is waits
 
 
-def test_what_is_read_at_once_comes_from_one_connection(tmp_path: Path, make_result: MakeResult) -> None:
+def test_what_is_read_at_once_comes_from_one_connection(tmp_path, make_result):
     """In a SQLite file a run that is written meanwhile is not half seen; another store is read as ever."""
     stores = [Store(f"sqlite:///{tmp_path / name}.db") for name in ("read", "other")]
     for store in stores:

@@ -3,9 +3,6 @@
 import math
 import random
 import statistics
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -15,37 +12,35 @@ from steptime.recipes.models import Mode
 from steptime.store import efficiency, schema
 from steptime.store.columns import COMPUTED
 from steptime.store.database import write_transaction
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
 
 BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
 DAY_S = 86_400.0
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path, monkeypatch):
     """Return an empty store, which commands read too."""
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     return Store()
 
 
 @pytest.fixture
-def make(make_result: MakeResult) -> MakeResult:
+def make(make_result):
     """Return a function that makes a run of `rate` times the usual tokens per second and GPU."""
 
-    def run(name: str, gpus: int, rate: float = 1.0, *, together: str = "one", **options: Any) -> Result:
+    def run(name, gpus, rate=1.0, *, together="one", **options):
         provenance = make_result("x").submitted.provenance.model_copy(
             update={"sweep": "weekly", "dag_id": "steptime_llama3.1-25.04", "dag_run_id": together}
         )
-        given: dict[str, Any] = {"step_times": [1 / rate] * 20, "provenance": provenance, **options}
+        given = {"step_times": [1 / rate] * 20, "provenance": provenance, **options}
         return make_result(name, gpus=gpus, **given)
 
     return run
 
 
-def of(store: Store) -> dict[str, tuple[float | None, int | None, str | None]]:
+def of(store):
     """Return each run's efficiency, and the number of GPUs and jobs that it is relative to."""
     names = ("scaling_efficiency_percent", "scaling_base_gpus", "scaling_base_jobs")
     rows = store.results(include_rejected=True)
@@ -56,15 +51,15 @@ def of(store: Store) -> dict[str, tuple[float | None, int | None, str | None]]:
     }
 
 
-def publish(store: Store, *results: Result) -> None:
+def publish(store, *results):
     for result in results:
         stored.write(store, result)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_efficiency_is_relative_to_the_smallest_scale_of_its_sweep_in_whatever_order_runs_end(
-    store: Store, make: MakeResult, seed: int
-) -> None:
+    store, make, seed
+):
     runs = [
         make("a-1", 1, together="a", submitted_at=1e9),
         make("b-4", 4, 0.8, together="b", submitted_at=2e9),
@@ -83,7 +78,7 @@ def test_efficiency_is_relative_to_the_smallest_scale_of_its_sweep_in_whatever_o
     }
 
 
-def test_a_base_that_is_rejected_after_all_counts_no_more(store: Store, make: MakeResult) -> None:
+def test_a_base_that_is_rejected_after_all_counts_no_more(store, make):
     publish(store, make("one", 1), make("two", 2, 0.9), make("four", 4, 0.72))
 
     stored.write(store, make("one", 1, verdict=BAD))
@@ -91,7 +86,7 @@ def test_a_base_that_is_rejected_after_all_counts_no_more(store: Store, make: Ma
     assert of(store) == {"one": (None, None, None), "two": (100, 2, "two"), "four": (80, 2, "two")}
 
 
-def test_repeats_of_the_base_are_averaged(store: Store, make: MakeResult) -> None:
+def test_repeats_of_the_base_are_averaged(store, make):
     publish(store, make("one-a", 1), make("one-b", 1, 2.0), make("two", 2))
 
     assert of(store) == {
@@ -101,9 +96,7 @@ def test_repeats_of_the_base_are_averaged(store: Store, make: MakeResult) -> Non
     }
 
 
-def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
-    store: Store, make: MakeResult
-) -> None:
+def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(store, make):
     """They are the newest with the fewest GPUs in the week that ended with the nearest run of fewer GPUs."""
     days = {"old": 0.0, "monday": 19.0, "tuesday": 20.0, "wednesday": 21.0, "thursday": 22.0, "late": 50.0}
     runs = {
@@ -135,9 +128,7 @@ def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
 @pytest.mark.parametrize(
     ("before_s", "base"), [(7 * DAY_S, (1, "smallest")), (7 * DAY_S + 1, (2, "nearest"))]
 )
-def test_a_run_a_week_before_the_nearest_is_of_its_week(
-    store: Store, make: MakeResult, before_s: float, base: tuple[int, str]
-) -> None:
+def test_a_run_a_week_before_the_nearest_is_of_its_week(store, make, before_s, base):
     runs = {"smallest": (1, 2.0, 0), "nearest": (2, 2.0, before_s), "alone": (4, 1.0, before_s + 1)}
     publish(
         store,
@@ -151,7 +142,7 @@ def test_a_run_a_week_before_the_nearest_is_of_its_week(
 
 
 @pytest.mark.long
-def test_of_an_earlier_sweep_all_repeats_of_its_smallest_scale_count(store: Store, make: MakeResult) -> None:
+def test_of_an_earlier_sweep_all_repeats_of_its_smallest_scale_count(store, make):
     earlier = [
         make("s-1a", 1, together="s", submitted_at=1e9),
         make("s-2", 2, together="s", submitted_at=1e9 + 1),
@@ -164,7 +155,7 @@ def test_of_an_earlier_sweep_all_repeats_of_its_smallest_scale_count(store: Stor
     assert of(store)["later"] == (50, 1, "s-1a, s-1b")
 
 
-def test_only_comparable_runs_have_an_efficiency(store: Store, make: MakeResult) -> None:
+def test_only_comparable_runs_have_an_efficiency(store, make):
     measured = make("x", 1).measurement
     assert measured is not None
     without_rate = measured.model_copy(update={"tokens_per_s_per_gpu": None})
@@ -182,9 +173,7 @@ def test_only_comparable_runs_have_an_efficiency(store: Store, make: MakeResult)
 
 
 @pytest.mark.parametrize("name", ["size", "proxy", "tuning", "cluster"])
-def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
-    store: Store, make: MakeResult, name: str
-) -> None:
+def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(store, make, name):
     run = make("two", 2).run
     other = {name: True if name == "proxy" else "another"}
     if name not in ("cluster", "tuning"):
@@ -194,7 +183,7 @@ def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
     assert set(of(store).values()) == {(None, None, None)}
 
 
-def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store: Store, make: MakeResult) -> None:
+def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store, make):
     of_nobody = make("x", 1).submitted.provenance.model_copy(
         update=dict.fromkeys(("dag_id", "dag_run_id", "sweep"))
     )
@@ -203,7 +192,7 @@ def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store: Store, make: MakeResul
     assert of(store) == {"of-1": (None, None, None), "of-2": (50, 1, "of-1")}
 
 
-def test_what_its_reader_may_not_read_is_no_base(store: Store, make: MakeResult) -> None:
+def test_what_its_reader_may_not_read_is_no_base(store, make):
     """A reader sees whole DAGs, so a run and its base are of the same DAG."""
     on_one_gpu = make("one", 1)
     secret = on_one_gpu.submitted.provenance.model_copy(update={"dag_id": "secret"})
@@ -212,7 +201,7 @@ def test_what_its_reader_may_not_read_is_no_base(store: Store, make: MakeResult)
     assert of(store)["four"] == (80, 2, "two")
 
 
-def test_with_fewer_than_three_repeats_there_is_no_interval(store: Store, make: MakeResult) -> None:
+def test_with_fewer_than_three_repeats_there_is_no_interval(store, make):
     publish(store, *(make(f"one-{number}", 1, 1 + number / 10) for number in range(4)))
     publish(store, make("two-a", 2), make("two-b", 2, 1.1))
 
@@ -220,7 +209,7 @@ def test_with_fewer_than_three_repeats_there_is_no_interval(store: Store, make: 
 
 
 @pytest.mark.long
-def test_repeats_of_both_scales_give_an_interval_of_the_scale(store: Store, make: MakeResult) -> None:
+def test_repeats_of_both_scales_give_an_interval_of_the_scale(store, make):
     rates = (0.99, 1.0, 1.01, 1.0, 0.995)
     publish(store, *(make(f"one-{number}", 1, rate) for number, rate in enumerate(rates)))
     publish(store, *(make(f"two-{number}", 2, 0.9 * rate) for number, rate in enumerate(rates)))
@@ -238,7 +227,7 @@ WAYS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parall
 SPREAD = {**dict.fromkeys(WAYS, 1), "expert_parallel": 1, "global_batch_size": 8, "micro_batch_size": 1}
 
 
-def measured(number: int, rate: float, **spread: int) -> dict[str, Any]:
+def measured(number, rate, **spread):
     """Return a run of one sweep as the store has it."""
     times = SPREAD | spread
     return {
@@ -249,7 +238,7 @@ def measured(number: int, rate: float, **spread: int) -> dict[str, Any]:
     }
 
 
-def test_runs_that_are_spread_otherwise_are_no_repeats() -> None:
+def test_runs_that_are_spread_otherwise_are_no_repeats():
     base = [measured(number, rate) for number, rate in enumerate((1.0, 1.01, 0.99))]
     for name in SPREAD:
         of_all = [measured(number, 0.9, data_parallel=2) for number in (3, 4, 5)]
@@ -261,7 +250,7 @@ def test_runs_that_are_spread_otherwise_are_no_repeats() -> None:
         assert lows == [None, None, None], f"two and one of them are equal, but for {name}"
 
 
-def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
+def test_runs_of_one_dag_run_are_measured_together_without_a_sweep():
     on_two_gpus, on_one_gpu = (measured(number, 1.0, data_parallel=2 - number) for number in (0, 1))
     assert efficiency.efficiencies([on_two_gpus, on_one_gpu])[0]["scaling_base_jobs"] == "job-1", (
         "though that came later"
@@ -270,7 +259,7 @@ def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
     assert efficiency.efficiencies([on_two_gpus, of_another]) == {}
 
 
-def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally() -> None:
+def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally():
     """Eight jobs are compared with a base without spread; the interval is wide because eight are few."""
     rates = [90 + 20 * statistics.NormalDist().inv_cdf((number + 0.5) / 8) for number in range(8)]
 
@@ -281,7 +270,7 @@ def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally() -> 
     assert (low, high) == pytest.approx(expected, rel=0.02)
 
 
-def test_judging_all_of_a_store_computes_it(store: Store, make: MakeResult) -> None:
+def test_judging_all_of_a_store_computes_it(store, make):
     publish(store, make("one", 1), make("two", 2, 0.9), make("two-b", 2, 0.9), make("one-b", 1))
     kept = {row["job_name"]: {name: row[name] for name in COMPUTED} for row in store.results()}
     with write_transaction(store.url) as connection:

@@ -1,34 +1,30 @@
 """The limit on GPUs that jobs hold at a time: which jobs get them, in which order; on both databases."""
 
 import multiprocessing
-from collections.abc import Callable
 
 import pytest
 from sync_ledger import ledger
 
 from steptime.clusters.base import JobState, JobStatus
-from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.clusters.config import load_cluster
 from steptime.store import database
-from steptime.store.ledger import LedgerJob
 
 from .test_ledger import job_of
 
-Waits = Callable[..., LedgerJob]
-Limit = Callable[[int | None], ClusterConfig]
 _FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
-def limit() -> Callable[[int | None], ClusterConfig]:
+def limit():
     """Return a function that returns the cluster `local` with this limit on GPUs."""
     return lambda gpus: load_cluster("local").model_copy(update={"gpus": gpus, "queue_patience_h": 1.0})
 
 
 @pytest.fixture
-def waits(ledger_job: Waits, store: str) -> Callable[..., LedgerJob]:
+def waits(ledger_job, store):
     """Return a function that adds a job that waits for GPUs since `at`."""
 
-    def add(name: str, *, at: float, **fields: object) -> LedgerJob:
+    def add(name, *, at, **fields):
         waiting = {"cluster": "local", "waits_for_gpus": True, "created_at": at, "asked_at": at}
         job = ledger_job(name, **{**waiting, **fields})
         ledger.add(job)
@@ -37,11 +33,11 @@ def waits(ledger_job: Waits, store: str) -> Callable[..., LedgerJob]:
     return add
 
 
-def end(job: LedgerJob) -> None:
+def end(job):
     ledger.store_status(job.name, JobStatus(state=JobState.CANCELLED), 20.0)
 
 
-def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limit) -> None:
+def test_jobs_get_gpus_in_the_order_in_which_they_came(waits, limit):
     first, second, third = (waits(name, at=number, gpus=2) for number, name in enumerate("abc"))
     small = waits("d", at=5, gpus=1)
     four = limit(4)
@@ -60,7 +56,7 @@ def test_jobs_get_gpus_in_the_order_in_which_they_came(waits: Waits, limit: Limi
     assert not waiting.waits_for_gpus
 
 
-def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits, limit: Limit) -> None:
+def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits, limit):
     limit_of_1 = limit(1)
     lost, crashed, last = (waits(name, at=number, gpus=1) for number, name in enumerate("abc"))
     assert ledger.reserve_gpus(lost, limit_of_1, 10) == ""
@@ -77,13 +73,13 @@ def test_what_has_crashed_is_passed_over_and_holds_nothing_for_ever(waits: Waits
     assert [bool(ledger.reserve_gpus(again, limit_of_1, longest + more)) for more in (-1, 0)] == [True, False]
 
 
-def _ask(barrier: "multiprocessing.synchronize.Barrier", job: LedgerJob, config: ClusterConfig) -> None:
+def _ask(barrier, job, config):
     barrier.wait(60)
     raise SystemExit(bool(ledger.reserve_gpus(job, config, 10)))
 
 
 @pytest.mark.service
-def test_jobs_that_ask_at_once_do_not_all_slip_through(waits: Waits, limit: Limit) -> None:
+def test_jobs_that_ask_at_once_do_not_all_slip_through(waits, limit):
     jobs = [waits(f"job-{number}", at=1, gpus=4) for number in range(6)]
     database.close_engines()
     barrier = _FORK.Barrier(6)

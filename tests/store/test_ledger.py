@@ -1,22 +1,18 @@
 """The job ledger on SQLite and PostgreSQL."""
 
-from collections.abc import Callable
-
 import pytest
 from sync_ledger import ledger
 
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import StoreUnavailable, SystemFailure
 from steptime.store import database
-from steptime.store.ledger import Ledger, LedgerJob, TaskKey
+from steptime.store.ledger import Ledger, TaskKey
 from steptime.store.run_queries import Store
 
 from .conftest import OURS
 
-MakeJob = Callable[..., LedgerJob]
 
-
-def key(**fields: object) -> TaskKey:
+def key(**fields):
     of_job = {
         "dag_id": "steptime_llama3.1-25.04",
         "dag_run_id": "manual",
@@ -26,13 +22,13 @@ def key(**fields: object) -> TaskKey:
     return TaskKey.model_validate({"installations": ("ours", "too"), **of_job, **fields})
 
 
-def job_of(row: LedgerJob, **fields: object) -> Job:
+def job_of(row, **fields):
     its_own = {"cluster": row.cluster, "name": row.name, "job_id": "7", "submitted_at": 1001.0}
     paths = {"directory": row.directory, "log_path": row.log_path}
     return Job.model_validate({**its_own, **paths, "installation": OURS, **fields})
 
 
-def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: MakeJob, store: str) -> None:
+def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job, store):
     planned = ledger_job(excluded_nodes=("node1", "node2"))
     ledger.add(planned)
     assert ledger.find(planned.name) == planned
@@ -57,7 +53,7 @@ def test_a_job_is_in_the_ledger_before_and_after_its_cluster_has_it(ledger_job: 
 
 
 @pytest.mark.usefixtures("store")
-def test_jobs_are_found_by_their_task_and_their_cell(ledger_job: MakeJob) -> None:
+def test_jobs_are_found_by_their_task_and_their_cell(ledger_job):
     for name, fields in {
         "first": {"attempt": 1, "created_at": 1.0},
         "second": {"attempt": 2, "created_at": 2.0, "installation_id": "too"},
@@ -68,7 +64,7 @@ def test_jobs_are_found_by_their_task_and_their_cell(ledger_job: MakeJob) -> Non
     }.items():
         ledger.add(ledger_job(name, **fields))
 
-    def names(jobs: list[LedgerJob]) -> list[str]:
+    def names(jobs):
         return [job.name for job in jobs]
 
     cell = ledger_job().cell
@@ -82,8 +78,8 @@ def test_jobs_are_found_by_their_task_and_their_cell(ledger_job: MakeJob) -> Non
 
 @pytest.mark.long
 @pytest.mark.usefixtures("store")
-def test_a_job_is_open_until_it_has_ended(ledger_job: MakeJob) -> None:
-    def note(status: JobStatus) -> tuple[float | None, list[str]]:
+def test_a_job_is_open_until_it_has_ended(ledger_job):
+    def note(status):
         ledger.store_status("job-1", status, now=50.0)
         stored = ledger.find("job-1")
         assert stored is not None
@@ -99,7 +95,7 @@ def test_a_job_is_open_until_it_has_ended(ledger_job: MakeJob) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_job_is_abandoned_and_taken_up_again(ledger_job: MakeJob) -> None:
+def test_a_job_is_abandoned_and_taken_up_again(ledger_job):
     ledger.add(ledger_job())
     for abandoned in (True, False):
         ledger.mark_abandoned("job-1", abandoned=abandoned)
@@ -108,19 +104,17 @@ def test_a_job_is_abandoned_and_taken_up_again(ledger_job: MakeJob) -> None:
         assert job.abandoned is abandoned
 
 
-async def test_a_store_that_does_not_answer_is_waited_for(
-    ledger_job: MakeJob, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_does_not_answer_is_waited_for(ledger_job, store, monkeypatch):
     """PostgreSQL is away for two tries; each warning has the cause and no password."""
-    warnings: list[str] = []
-    pauses: list[float] = []
+    warnings = []
+    pauses = []
 
-    def warn(sentence: str) -> None:
+    def warn(sentence):
         warnings.append(sentence)
         if len(warnings) == 2:
             waiting.url = store
 
-    async def sleep(seconds: float) -> None:
+    async def sleep(seconds):
         pauses.append(seconds)
 
     monkeypatch.setattr("asyncio.sleep", sleep)
@@ -133,7 +127,7 @@ async def test_a_store_that_does_not_answer_is_waited_for(
     assert ["127.0.0.1" in text and "secret" not in text for text in warnings] == [True, True]
 
 
-async def test_a_store_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_stays_away_is_given_up(monkeypatch):
     monkeypatch.setattr(database, "STORE_PATIENCE_S", 0)
     waiting = Ledger(print, url="postgresql://steptime@127.0.0.1:1/nowhere")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1"):

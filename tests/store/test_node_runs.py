@@ -1,20 +1,16 @@
 """The runs that are evidence on nodes, read from both kinds of database."""
 
 import time
-from collections.abc import Callable
 
 import stored
 
 from steptime.durations import WEEK_S
 from steptime.judging.judgements import judge_all
 from steptime.judging.node_evidence import read_node_runs
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
 
 
-def test_runs_since_a_confirmed_change_began_are_a_level_of_their_own(
-    store_url: str, make_result: Callable[..., Result]
-) -> None:
+def test_runs_since_a_confirmed_change_began_are_a_level_of_their_own(store_url, make_result):
     store, now = Store(store_url), time.time()
     for number, seconds in enumerate((1.0, 1.001, 1.002, 1.0, 1.001, 1.002, 1.0, 1.1, 1.101, 1.102)):
         at = now - (10 - number) * WEEK_S / 7

@@ -13,7 +13,7 @@ RELEASED = "sqlalchemy==1.4.54"
 
 @pytest.mark.service
 @pytest.mark.exhaustive
-def test_the_store_works_with_sqlalchemy_1(tmp_path: Path) -> None:
+def test_the_store_works_with_sqlalchemy_1(tmp_path):
     installing = [UV, "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path), RELEASED]
     subprocess.run(installing, check=True)
     tests = Path(__file__).with_name("test_store.py")

@@ -3,10 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -26,8 +23,6 @@ from steptime.store.judgement_queries import (
 from steptime.store.run_models import Check, Result, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
-
 BAD = Verdict(
     checks=(
         Check(name="job_succeeded", passed=True, message="The job succeeded."),
@@ -38,7 +33,7 @@ BAD = Verdict(
 # The keys that the UI, the command line and `steptime parse` have in common.
 
 
-def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResult) -> None:
+def test_a_published_run_comes_back_whole(store_url, make_result):
     result = make_result(mode=Mode.CHECKPOINT_SAVE)
     measurement = result.measurement
     assert measurement is not None
@@ -65,7 +60,7 @@ def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResul
     assert store.record(result.job.name) == {"content": result.record, "sha256": sha256}
 
 
-def test_a_record_is_kept_as_it_was_first(store_url: str, make_result: MakeResult) -> None:
+def test_a_record_is_kept_as_it_was_first(store_url, make_result):
     first = make_result()
     later = make_result(
         status=first.status.model_copy(update={"nodes": ("elsewhere",)}),
@@ -81,9 +76,7 @@ def test_a_record_is_kept_as_it_was_first(store_url: str, make_result: MakeResul
     assert store.parsed_log(first.job.name)["log"]["bytes_read"] == 9000
 
 
-def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(store_url, make_result):
     saved = make_result("saved", mode=Mode.CHECKPOINT_SAVE)
     first, second = saved.log.steps[:2]
     odd = (replace(first, loss=math.nan, step_time_s=math.inf), replace(second, tflops_per_gpu=-math.inf))
@@ -111,7 +104,7 @@ def test_a_measured_run_is_read_whole_and_is_no_result_until_it_is_published(
         store.measured("lost")
 
 
-def _what_readers_see(store: Store) -> list[Any]:
+def _what_readers_see(store):
     with read_connection(store.url) as connection:
         judged_by = judgement_queries.read_runs(connection, {}, ["step_time_mean_s", "checkpoint_save_s"])
     return [
@@ -133,9 +126,7 @@ def _what_readers_see(store: Store) -> list[Any]:
     ]
 
 
-def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(store_url, make_result):
     store = Store(store_url)
     for name in ("run-10", "run-11", "run_2"):
         stored.write(store, make_result(name))
@@ -151,7 +142,7 @@ def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
         store.run_named("RUN-10")
 
 
-def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeResult) -> None:
+def test_publishing_twice_is_publishing_once(store_url, make_result):
     store = Store(store_url)
 
     assert stored.write(store, make_result())
@@ -162,7 +153,7 @@ def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeRe
     assert len(store.steps(before[0]["job_name"])) == 20
 
 
-def test_what_was_read_anew_replaces_the_run_whole(store_url: str, make_result: MakeResult) -> None:
+def test_what_was_read_anew_replaces_the_run_whole(store_url, make_result):
     store = Store(store_url)
     stored.write(store, make_result(verdict=BAD, max_steps=40))
     stored.write(store, make_result(max_steps=20))
@@ -173,7 +164,7 @@ def test_what_was_read_anew_replaces_the_run_whole(store_url: str, make_result: 
     assert len(store.checks(row["job_name"])) == 1
 
 
-def test_a_rejected_run_is_kept_apart_with_its_reason(store_url: str, make_result: MakeResult) -> None:
+def test_a_rejected_run_is_kept_apart_with_its_reason(store_url, make_result):
     store = Store(store_url)
     rejected = make_result("bad", verdict=BAD, measurement=None)
 
@@ -193,7 +184,7 @@ def test_a_rejected_run_is_kept_apart_with_its_reason(store_url: str, make_resul
     ]
 
 
-def test_only_valid_runs_that_were_measured_are_published(store_url: str, make_result: MakeResult) -> None:
+def test_only_valid_runs_that_were_measured_are_published(store_url, make_result):
     store = Store(store_url)
     stored.unjudged_writer(store_url).store_measurement(make_result("new"))
     with pytest.raises(UserError, match="new cannot be published: it is measured, not valid"):
@@ -206,7 +197,7 @@ def test_only_valid_runs_that_were_measured_are_published(store_url: str, make_r
     assert store.results() == []
 
 
-def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult) -> None:
+def test_runs_are_found_by_what_they_are(store_url, make_result):
     store = Store(store_url)
     for number, (size, gpus) in enumerate([("tiny", 1), ("tiny", 2), ("tiny", 4), ("small", 2)]):
         stored.write(
@@ -217,7 +208,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
         )
     stored.write(store, make_result("job4", dag_run_id="other", verdict=BAD, submitted_at=2000.0))
 
-    def names(**filters: Any) -> list[str]:
+    def names(**filters):
         return [row["job_name"] for row in store.results(**filters)]
 
     assert names() == ["job3", "job2", "job1", "job0"], "the latest first"
@@ -238,7 +229,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert store.choices(size="small")["gpus"] == store.choices(size="small", mode=None)["gpus"] == [2]
 
 
-def test_runs_are_found_by_what_they_ran_with(store_url: str, make_result: MakeResult) -> None:
+def test_runs_are_found_by_what_they_ran_with(store_url, make_result):
     store = Store(store_url)
     for name, image, nccl, nodes, environment in (
         ("old", "nvcr.io/nvidia/nemo:25.11.01", "2.9.1", ["h008", "h0081"], {"NCCL_ALGO": "Ring"}),
@@ -250,7 +241,7 @@ def test_runs_are_found_by_what_they_ran_with(store_url: str, make_result: MakeR
         record["provenance"]["staged"] |= {"image": image}
         stored.write(store, make_result(name, environment=environment, record=format_record(record)))
 
-    def names(**filters: Any) -> list[str]:
+    def names(**filters):
         return [row["job_name"] for row in store.results(**filters)]
 
     assert names(image="nvcr.io/nvidia/nemo:26.02.01") == names(nccl="2.28.9") == ["new"]
@@ -268,14 +259,12 @@ def test_runs_are_found_by_what_they_ran_with(store_url: str, make_result: MakeR
 
 
 @pytest.mark.long
-def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(store_url, make_result):
     store = Store(store_url)
     stored.write(store, make_result("job_1", size="tiny"))
     stored.write(store, make_result("Other", size="small", dag_run_id="tuesday", submitted_at=1.0))
 
-    def found(search: str) -> list[str]:
+    def found(search):
         listed = [row["job_name"] for row in store.results(search=search)]
         assert store.count(search=search) == len(listed)
         return listed
@@ -292,7 +281,7 @@ def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
         assert found(row[name]) == ["job_1", "Other"], name
 
 
-def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_result: MakeResult) -> None:
+def test_rows_in_reading_order_are_those_of_the_results(store_url, make_result):
     store = Store(store_url)
     for name, gpus, mode, submitted_at in [
         ("again", 1, Mode.PERFORMANCE, 1004.0),  # published first and submitted last
@@ -305,7 +294,7 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
     stored.write(store, make_result("other", size="small", gpus=1, submitted_at=1002.5))
     stored.write(store, make_result("bad", gpus=1, verdict=BAD, submitted_at=3000.0))
 
-    def names(**filters: Any) -> list[str]:
+    def names(**filters):
         rows = list(store.results(in_reading_order=True, **filters))
         assert all(row in store.results(**filters) for row in rows)
         return [row["job_name"] for row in rows]
@@ -318,9 +307,7 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
 @pytest.mark.parametrize(
     "ask", [Store.run, Store.steps, Store.checks, Store.checkpoints, Store.record, Store.parsed_log]
 )
-def test_an_unknown_run_is_answered_with_the_nearest(
-    ask: Callable[..., Any], tmp_path: Path, make_result: MakeResult
-) -> None:
+def test_an_unknown_run_is_answered_with_the_nearest(ask, tmp_path, make_result):
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     stored.write(store, make_result("pretrain_llama3.1_tiny-1a"))
 
@@ -332,7 +319,7 @@ def test_an_unknown_run_is_answered_with_the_nearest(
         ask(store, "zzz")
 
 
-def test_a_run_without_steps_or_checkpoints_is_known(store_url: str, make_result: MakeResult) -> None:
+def test_a_run_without_steps_or_checkpoints_is_known(store_url, make_result):
     result = make_result("bad", verdict=BAD, measurement=None)
     bare = result.model_copy(update={"log": result.log.model_copy(update={"steps": ()})})
     store = Store(store_url)
@@ -342,9 +329,7 @@ def test_a_run_without_steps_or_checkpoints_is_known(store_url: str, make_result
     assert store.checkpoints("bad") == []
 
 
-def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_what_json_and_databases_refuse_is_stored_as_what_they_take(store_url, make_result):
     """NaN and infinity become NULL (the check names them); NUL in a torn log becomes a replacement."""
     result = make_result("bad", verdict=BAD, measurement=None)
     nan, infinity = float("nan"), float("inf")
@@ -372,7 +357,7 @@ def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
     assert store.run("bad")["reason"] == "Expected text, but found \ufffd."
 
 
-def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) -> None:
+def test_no_secret_reaches_the_store(store_url, make_result):
     result = make_result(
         environment={"HF_TOKEN": "hf_abc123", "TOKENIZERS_PARALLELISM": "false", "NCCL_DEBUG": "WARN"},
         script=(
@@ -400,7 +385,7 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
     assert "Bearer (not stored)'" in script
 
 
-def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) -> None:
+def test_how_long_the_latest_runs_took(store_url, make_result):
     store, status = Store(store_url), make_result().status
     for number, steps in enumerate((20, 30, 40)):
         ended = status.model_copy(update={"started_at": 1e9, "ended_at": 1e9 + 10 * steps})
@@ -421,9 +406,7 @@ def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) 
     assert store.run_times({"cluster": "another"}, 2) == []
 
 
-def test_judgements_and_accepted_levels_are_those_of_their_series(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_judgements_and_accepted_levels_are_those_of_their_series(store_url, make_result):
     store, ids = Store(store_url), {}
     for gpus in (1, 2):
         stored.write(store, make_result(f"of-{gpus}", gpus=gpus, submitted_at=1e9 + gpus))
@@ -451,7 +434,7 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     ]
 
 
-def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: MakeResult) -> None:
+def test_runs_without_the_number_are_not_judged(tmp_path, make_result):
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     measured = make_result().measurement
     assert measured is not None
@@ -465,9 +448,7 @@ def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: Mak
     assert [row["job_name"] for row in judged] == ["has"]
 
 
-def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_of_each_series_the_latest_runs_are_read_with_their_judgements(store_url, make_result):
     store = Store(store_url)
     for number in range(4):
         for gpus in (1, 2):
@@ -476,7 +457,7 @@ def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     stored.write(store, make_result("bad", gpus=1, verdict=BAD, submitted_at=1e9 + 9))
     none = Store(store_url, dags=["another"])
 
-    def read(since: float, limit: int) -> list[str]:
+    def read(since, limit):
         return [row["job_name"] for row in latest_rows_with_judgements(store, since, limit)]
 
     assert read(0, 2) == ["2-3", "1-3", "2-2", "1-2", "small"]

@@ -3,26 +3,21 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import sqlalchemy
 import stored
 
 from steptime.store import database, schema
-from steptime.store.run_models import Result
 from steptime.store.run_queries import Store
-
-MakeResult = Callable[..., Result]
 
 pytestmark = pytest.mark.service
 
 _FORK = multiprocessing.get_context("fork")
 
 
-def _run_in_processes(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> list[int | None]:
+def _run_in_processes(target, arguments):
     """Run one forked process for each tuple of arguments, all at once; return their exit codes."""
     processes = [_FORK.Process(target=target, args=given) for given in arguments]
     for process in processes:
@@ -32,8 +27,8 @@ def _run_in_processes(target: Callable[..., None], arguments: list[tuple[Any, ..
     return [process.exitcode for process in processes]
 
 
-def _publish_and_die(url: str, result: Result) -> None:
-    def die(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+def _publish_and_die(url, result):
+    def die(_connection, _cursor, statement, *_):
         if "INSERT INTO readings" in statement:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -41,17 +36,17 @@ def _publish_and_die(url: str, result: Result) -> None:
     stored.write(Store(url), result)
 
 
-def _publish_all(url: str, results: list[Result]) -> None:
+def _publish_all(url, results):
     for result in results:
         stored.write(Store(url), result)
 
 
-def _measure_all(url: str, results: list[Result]) -> None:
+def _measure_all(url, results):
     for result in results:
         stored.unjudged_writer(url).store_measurement(result)
 
 
-def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make_result: MakeResult) -> None:
+def test_a_process_killed_while_it_publishes_leaves_nothing(store_url, make_result):
     store, result = Store(store_url), make_result()
     stored.write(store, make_result("before"))
 
@@ -65,9 +60,7 @@ def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make
     assert stored.write(store, result), "the retry finds no leftovers"
 
 
-def test_processes_may_publish_at_once_and_make_the_store_at_once(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_processes_may_publish_at_once_and_make_the_store_at_once(store_url, make_result):
     """Four processes open an empty database at once; each publishes one common run and four of its own."""
     shared = make_result("shared")
     by_process = [[make_result(f"job{process}-{number}") for number in range(4)] for process in range(4)]
@@ -82,7 +75,7 @@ def test_processes_may_publish_at_once_and_make_the_store_at_once(
     assert all(len(store.steps(row["job_name"])) == 20 for row in store.results())
 
 
-def test_different_contents_of_one_run_never_mix(store_url: str, make_result: MakeResult) -> None:
+def test_different_contents_of_one_run_never_mix(store_url, make_result):
     lengths = [20, 30, 40, 50]
     store = Store(store_url)
     stored.write(store, make_result("one", max_steps=10))
@@ -100,9 +93,7 @@ def test_different_contents_of_one_run_never_mix(store_url: str, make_result: Ma
     assert window == f"{len(measured.log.steps) // 2}:{len(measured.log.steps) - 1}"
 
 
-def test_scales_that_are_published_at_once_are_all_relative_to_the_smallest(
-    store_url: str, make_result: MakeResult
-) -> None:
+def test_scales_that_are_published_at_once_are_all_relative_to_the_smallest(store_url, make_result):
     results = [make_result(f"run-{gpus}", gpus=gpus, tensor=gpus) for gpus in (1, 2, 3, 4, 6, 8)]
     Store(store_url).count()
     for repeat in range(4):

@@ -1,9 +1,5 @@
 """The store's lists of many runs, and the part that a reader of some DAGs sees."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import stored
 from sqlalchemy import select
@@ -14,18 +10,17 @@ from steptime.judging.run_findings import add_verdicts, results_with_verdicts
 from steptime.recipes.models import Mode
 from steptime.store import judgement_queries, schema
 from steptime.store import run_queries as module
-from steptime.store.run_models import Check, Result, Verdict
+from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
 
-MakeResult = Callable[..., Result]
 BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
 
 
 @pytest.fixture
-def make(make_result: MakeResult) -> MakeResult:
+def make(make_result):
     """Return a function that makes a run of a DAG run, or of a cell of a sweep."""
 
-    def run(name: str, dag: str = "steptime_llama3.1-25.04", dag_run: str = "r", **options: Any) -> Result:
+    def run(name, dag="steptime_llama3.1-25.04", dag_run="r", **options):
         of_dag_run = {"dag_id": dag, "dag_run_id": dag_run, "sweep": options.pop("sweep", None)}
         ours = make_result("x").submitted.provenance.model_copy(update=of_dag_run)
         return make_result(name, provenance=ours, **options)
@@ -34,7 +29,7 @@ def make(make_result: MakeResult) -> MakeResult:
 
 
 @pytest.fixture
-def store(tmp_path: Path, make: MakeResult) -> Store:
+def store(tmp_path, make):
     """Return a store of two DAG runs, a sweep of two scales, a save, a rejected run, and another DAG."""
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for result in (
@@ -52,12 +47,12 @@ def store(tmp_path: Path, make: MakeResult) -> Store:
     return store
 
 
-def of_reader(store: Store, *dags: str) -> Store:
+def of_reader(store, *dags):
     return Store(store.url, dags=dags)
 
 
 @pytest.mark.long
-def test_runs_measured_together_have_several_scales(store: Store) -> None:
+def test_runs_measured_together_have_several_scales(store):
     listed = store.measured_together(limit=10)
     assert [(row["together"], row["submitted_at"], row["runs"]) for row in listed] == [
         *(("weekly/w", 1e9 + 9, 2), ("secret/s", 1e9 + 8, 2), ("steptime_llama3.1-25.04/one", 1e9 + 1, 2)),
@@ -68,8 +63,8 @@ def test_runs_measured_together_have_several_scales(store: Store) -> None:
 
 
 @pytest.mark.long
-def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> None:
-    def hidden(*dags: str) -> set[tuple[str, int]]:
+def test_series_with_runs_that_a_reader_may_not_read_are_known(store):
+    def hidden(*dags):
         return {(row["size"], row["gpus"]) for row in judgement_queries.hidden(of_reader(store, *dags))}
 
     assert judgement_queries.hidden(store) == []
@@ -78,9 +73,7 @@ def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> 
     assert hidden("secret", "steptime_llama3.1-25.04", "weekly", "another") == set()
 
 
-def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
-    store: Store, make: MakeResult
-) -> None:
+def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(store, make):
     ours = make("x", "secret").submitted.provenance.model_copy(update={"sweep": "of nobody's concern"})
     stored.write(
         store, make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"provenance": ours}))
@@ -91,7 +84,7 @@ def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
 
 
 @pytest.mark.long
-def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make: MakeResult) -> None:
+def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store, make):
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
     bad = make("cell-8", "bad", "c", gpus=8, sweep="s", verdict=BAD, submitted_at=1e9 + 10)
@@ -101,7 +94,7 @@ def test_the_newest_run_of_a_sweep_counts_if_it_was_rejected(store: Store, make:
 
 
 @pytest.mark.long
-def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> None:
+def test_a_value_that_no_run_has_is_answered_with_the_nearest(store):
     store.require("dag_id", "secret", "the DAG 'secret'")
     with pytest.raises(
         UserError,
@@ -113,9 +106,7 @@ def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> N
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
-    store: Store, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(store, monkeypatch, at_once):
     monkeypatch.setattr(module, "NAMES_AT_ONCE", at_once)
     names = ["one-1", "bad", "secret-1", "nobody"]
     times = store.step_times(names)
@@ -132,7 +123,7 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     assert sorted(name for (name,) in rows) == sorted(names[:3]), "each once"
 
 
-def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make: MakeResult) -> None:
+def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path, make):
     """Runs of tasks that were not mapped come last; runs of one task are in order of submission."""
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for name, map_index, at in (
@@ -160,9 +151,7 @@ def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make
     assert store.list_runs("steptime_llama3.1-25.04", "another") == store.list_runs("another", "r") == []
 
 
-def test_many_runs_are_read_in_parts_each_with_the_verdict_that_it_has_alone(
-    tmp_path: Path, make: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_runs_are_read_in_parts_each_with_the_verdict_that_it_has_alone(tmp_path, make, monkeypatch):
     store = Store(f"sqlite:///{tmp_path / 'store.db'}")
     for number in range(14):
         step_time_s = (0.2, 0.201, 0.199)[number % 3] * (1.5 if number == 13 else 1)

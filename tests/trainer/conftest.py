@@ -1,19 +1,12 @@
 """Fixtures for jobs in the trainer's own environment."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
-from steptime.recipes.models import Run
-
-from .jobs import Trained, WarmTrainer
-
-Train = Callable[..., Trained]
+from .jobs import WarmTrainer
 
 
 @pytest.fixture(scope="session")
-def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTrainer]:
+def warm_trainer(trainer_python, tmp_path_factory):
     """Yield a process with NeMo imported, for all tests that need it."""
     trainer = WarmTrainer(trainer_python, tmp_path_factory.mktemp("warm_trainer"))
     yield trainer
@@ -21,7 +14,7 @@ def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def warm_bridge(bridge_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTrainer]:
+def warm_bridge(bridge_python, tmp_path_factory):
     """Yield a process with Megatron-Bridge imported, for all tests that need it."""
     trainer = WarmTrainer(bridge_python, tmp_path_factory.mktemp("warm_bridge"), "megatron_bridge")
     yield trainer
@@ -29,10 +22,10 @@ def warm_bridge(bridge_python: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def train_on_bridge(warm_bridge: WarmTrainer) -> Train:
+def train_on_bridge(warm_bridge):
     """Return a function like `train` that trains with Megatron-Bridge, whatever backend the run has."""
 
-    def train(run: Run, folder: Path, program: str | None = None) -> Trained:
+    def train(run, folder, program=None):
         recipe = run.recipe.model_copy(update={"backend": "megatron_bridge"})
         return warm_bridge.train(run.model_copy(update={"recipe": recipe}), folder, program)
 
@@ -40,6 +33,6 @@ def train_on_bridge(warm_bridge: WarmTrainer) -> Train:
 
 
 @pytest.fixture(scope="session")
-def train(warm_trainer: WarmTrainer) -> Train:
+def train(warm_trainer):
     """Return a function that trains a run in a folder: `train(run, folder, program=None)`."""
     return warm_trainer.train

@@ -6,7 +6,6 @@ are in config/upstream/differences.yaml.
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -19,13 +18,10 @@ from steptime.clusters.config import load_cluster
 from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
-from steptime.recipes.models import Run
 from steptime.recipes.notation import format_time_limit
 from trainer import nemo1
 from trainer.launch import Launch
 from trainer.run import read_run
-
-Flat = Mapping[str, Any]
 
 DIFFERENCES = settings.shipped("config") / "upstream" / "differences.yaml"
 
@@ -60,12 +56,12 @@ class Difference(NamedTuple):
     upstream: Any
 
 
-def decisions(path: Path = DIFFERENCES) -> tuple[Decision, ...]:
+def decisions(path=DIFFERENCES):
     """Return the decisions."""
     return load_yaml_model(path, Decisions).decisions
 
 
-def launch_settings(run: Run) -> dict[str, Any]:
+def launch_settings(run):
     """Return what our job script asks of Slurm and sets for the ranks, under the names of the record.
 
     The cluster's file lets jobs set vboost, as the documents' clusters did.
@@ -92,7 +88,7 @@ def launch_settings(run: Run) -> dict[str, Any]:
     }
 
 
-def _nsight_settings(script: str) -> dict[str, Any]:
+def _nsight_settings(script):
     """Return the settings with which Nsight Systems is started; empty unless it is a profile run."""
     options = re.findall(r"^  '?(--[a-z-]+=[^\s']+)'? \\$", script.partition("  nsys \\\n")[2], re.MULTILINE)
     if not options:
@@ -105,7 +101,7 @@ def _nsight_settings(script: str) -> dict[str, Any]:
     }
 
 
-def nemo_1_settings(run: Run, folder: Path) -> dict[str, Any]:
+def nemo_1_settings(run, folder):
     """Return what NeMo 1's program gets: the values of the config file, overridden by the plan's."""
     path = folder / "run.json"
     path.write_text(run.model_dump_json())
@@ -122,7 +118,7 @@ def nemo_1_settings(run: Run, folder: Path) -> dict[str, Any]:
     return {f"nemo1.{name}": value for name, value in (named | planned).items()}
 
 
-def differences(document: str, ours: Flat, upstream: Flat) -> Iterator[Difference]:
+def differences(document, ours, upstream):
     """Yield the settings that differ; a missing setting equals one that is off."""
     ours, upstream = _renamed(ours), _renamed(upstream)
     names = {*upstream, *(name for name in ours if name.startswith(WHOLE))}
@@ -132,7 +128,7 @@ def differences(document: str, ours: Flat, upstream: Flat) -> Iterator[Differenc
             yield Difference(document, name, mine, theirs)
 
 
-def _renamed(flat: Flat) -> dict[str, Any]:
+def _renamed(flat):
     """Return settings with the newer name of the one that NeMo renamed, and the image without its folder."""
     older, newer = "precision.fp8_params", "precision.fp8_param_gather"
     renamed = {name: value for name, value in flat.items() if name != older}
@@ -140,14 +136,14 @@ def _renamed(flat: Flat) -> dict[str, Any]:
     return renamed | {"launch.container_image": image} | ({newer: flat[older]} if flat.get(older) else {})
 
 
-def _off_is_none(value: Any) -> Any:
+def _off_is_none(value):
     return None if value is False or value in ("", [], {}) else value
 
 
-def unexplained(all_differences: list[Difference], decided: tuple[Decision, ...]) -> list[str]:
+def unexplained(all_differences, decided):
     """Return a line for each difference without a decision, and for each decision without a difference."""
-    lines: dict[str, int] = {}
-    used: set[tuple[int, str, str]] = set()
+    lines = {}
+    used = set()
     for difference in all_differences:
         matching = [
             (number, pattern, difference.document)

@@ -9,12 +9,11 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from steptime.recipes.models import Mode, ModelShape, Parallelism, Run
+from steptime.recipes.models import Mode, ModelShape
 from steptime.recipes.planning import PlanRequest, plan
 
 ROOT = Path(__file__).parents[2]
@@ -31,41 +30,40 @@ class Trained:
     folder: Path
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self):
         lines = (self.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     @property
-    def losses(self) -> dict[int, float]:
+    def losses(self):
         return {step["global_step"]: step["loss"] for step in self.history}
 
     @property
-    def step_lines(self) -> list[dict[str, str]]:
+    def step_lines(self):
         """Return NeMo's step lines as fields; the text before the first bar is `where`."""
         lines = [line.split(" | ") for line in self.log.splitlines() if line.startswith("Training epoch ")]
         return [{"where": where, **dict(field.split(": ") for field in fields)} for where, *fields in lines]
 
-    def record(self, kind: str) -> dict[str, Any]:
+    def record(self, kind):
         (line,) = [line for line in self.log.splitlines() if line.startswith(f"steptime.{kind} ")]
-        record: dict[str, Any] = json.loads(line.removeprefix(f"steptime.{kind} "))
-        return record
+        return json.loads(line.removeprefix(f"steptime.{kind} "))
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self):
         return self.folder / "code" / "nemo_experiments" / "default" / "checkpoints"
 
 
 def planned(
-    gpus: int = 1,
+    gpus=1,
     *,
-    workload: str = "llama3.1",
-    parallelism: Parallelism | None = None,
-    gbs: int | None = None,
-    **fields: Any,
-) -> Run:
+    workload="llama3.1",
+    parallelism=None,
+    gbs=None,
+    **fields,
+):
     """Return the planned tiny size of a workload on `gpus` ranks, with these fields changed."""
     run = plan(PlanRequest(workload=workload, gpu_type="cpu", size="tiny", gpus=str(gpus))).runs[0]
-    changed: dict[str, Any] = {}
+    changed = {}
     if parallelism:
         changed["parallelism"] = parallelism
     if gbs:
@@ -73,7 +71,7 @@ def planned(
     return run.model_copy(update={"recipe": run.recipe.model_copy(update=changed), **fields})
 
 
-def tiny_of(workload: Path) -> ModelShape:
+def tiny_of(workload):
     """Return the model of a workload's size for the CPU."""
     model = yaml.safe_load(workload.read_text(encoding="utf-8"))["sizes"]["tiny"]["model"]
     return ModelShape.model_validate_json(json.dumps(model))
@@ -82,14 +80,14 @@ def tiny_of(workload: Path) -> ModelShape:
 MIXTURE = tiny_of(DATA / "mixtures" / "workloads" / "grok1-25.08.yaml")
 
 
-def mixture(parallelism: Parallelism, shape: ModelShape = MIXTURE, **fields: Any) -> Run:
+def mixture(parallelism, shape=MIXTURE, **fields):
     """Return a run of the mixture of experts, or of another model in its place."""
     run = planned(parallelism.world_size, parallelism=parallelism, **fields)
     recipe = run.recipe.model_copy(update={"model": shape, "backend": "megatron_bridge"})
     return run.model_copy(update={"recipe": recipe})
 
 
-def loading(checkpoint: Path, first_step: int, max_steps: int, **fields: Any) -> Run:
+def loading(checkpoint, first_step, max_steps, **fields):
     """Return a run that continues a checkpoint."""
     return planned(
         mode=Mode.CHECKPOINT_LOAD,
@@ -100,7 +98,7 @@ def loading(checkpoint: Path, first_step: int, max_steps: int, **fields: Any) ->
     )
 
 
-def write_run(run: Run, folder: Path) -> list[str]:
+def write_run(run, folder):
     """Write `run.json`; return its path as the trainer's arguments."""
     path = folder / "run.json"
     path.write_text(run.model_dump_json(), encoding="utf-8")
@@ -111,9 +109,7 @@ _SHOW_STACKS = {"PYTHONFAULTHANDLER": "1"}
 """Variables by which a process that SIGABRT ends first writes the stacks of its threads."""
 
 
-def start_trainer(
-    command: list[str], arguments: list[str], *, cwd: Path, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def start_trainer(command, arguments, *, cwd, **environment):
     """Run the trainer with only its own package to import; after a hang fail with every process's stacks."""
     process = subprocess.Popen(
         [*command, *arguments],
@@ -133,7 +129,7 @@ def start_trainer(
     return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
-def _package(folder: Path) -> Path:
+def _package(folder):
     """Return a folder from which the trainer can be imported, and nothing else of the repository."""
     package = folder / "package"
     package.mkdir(exist_ok=True)
@@ -148,13 +144,13 @@ class WarmTrainer:
     A start takes some 10 s of imports in each rank, longer than a test's training; here they are done once.
     """
 
-    def __init__(self, python: str, folder: Path, backend: str = "nemo") -> None:
+    def __init__(self, python, folder, backend="nemo"):
         self._python = python
         self._backend = backend
         self._folder = folder
         self._process = self._start()
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self):
         with (self._folder / "errors").open("ab") as errors:
             return subprocess.Popen(
                 [self._python, str(Path(__file__).parent / "programs" / "train_each.py"), self._backend],
@@ -172,12 +168,12 @@ class WarmTrainer:
                 start_new_session=True,
             )
 
-    def train(self, run: Run, folder: Path, program: str | None = None) -> Trained:
+    def train(self, run, folder, program=None):
         """Train a run in a folder, by the launcher of its job or by another program."""
         write_run(run, folder)
         return self.run(program, ["run.json", "--history", "history.jsonl"], folder=folder)
 
-    def run(self, program: str | None, arguments: list[str], *, folder: Path) -> Trained:
+    def run(self, program, arguments, *, folder):
         """Run a program that imports NeMo; after a hang fail with every process's stacks in the log."""
         if self._process.poll() is not None:  # it hung in another test
             self._process = self._start()
@@ -200,15 +196,13 @@ class WarmTrainer:
         log = (folder / "log.out").read_text(encoding="utf-8")
         return Trained(exit_code=int(exit_code), log=log, folder=folder)
 
-    def stop(self) -> None:
+    def stop(self):
         """End the process and all that a training left."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
 
-def light_trainer(
-    arguments: list[str], cwd: Path, *, module: str = "trainer", **environment: str
-) -> subprocess.CompletedProcess[str]:
+def light_trainer(arguments, cwd, *, module="trainer", **environment):
     """Run the trainer in this environment, which has no torch: it shows what precedes heavy imports."""
     return start_trainer([sys.executable, "-m", module], arguments, cwd=cwd, **environment)

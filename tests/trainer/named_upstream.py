@@ -10,10 +10,8 @@ Conditions are recorded with the uses under them. One kind asks upstream, by a n
 """
 
 import ast
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from .release_source import PACKAGES, dotted
@@ -43,29 +41,29 @@ class CannotFollow(Exception):
 class Trainer:
     """The trainer's files, but for those of the backend of Megatron-Bridge."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.modules = {}
         for path in sorted(set(folder.rglob("*.py")) - set(folder.glob("bridge/*.py"))):
             parts = path.relative_to(folder.parent).with_suffix("").parts
             name = ".".join(parts).removesuffix(".__init__")
             self.modules[name] = Module(path, name)
-        self._following: set[tuple[str, int, str]] = set()
+        self._following = set()
 
-    def uses(self) -> Iterator[Use]:
+    def uses(self):
         for module in self.modules.values():
             yield from self._imported(module)
             yield from self._attributes(module)
             yield from self._arguments(module)
             yield from self._subclasses(module)
 
-    def _imported(self, module: Module) -> Iterator[Use]:
+    def _imported(self, module):
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ImportFrom) and _is_upstream(node.module or ""):
                 for alias in node.names:
                     of = f"{node.module}.{alias.name}"
                     yield Use(module.place(node), "name", of, optional=_is_tried(of, module))
 
-    def _attributes(self, module: Module) -> Iterator[Use]:
+    def _attributes(self, module):
         """Yield uses as `module.function` and `Class.member`, and of names given as text with their owner."""
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Attribute) and (of := self._upstream_name(node.value, module)):
@@ -75,7 +73,7 @@ class Trainer:
                 if of and isinstance(node.elts[1].value, str):
                     yield Use(module.place(node), "attribute", of, node.elts[1].value)
 
-    def _arguments(self, module: Module) -> Iterator[Use]:
+    def _arguments(self, module):
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call):
                 for of in self._called(node.func, module):
@@ -89,7 +87,7 @@ class Trainer:
                             every = (*module.conditions(node), *inner)
                             yield Use(module.place(keyword), "argument", of, name, every)
 
-    def _subclasses(self, module: Module) -> Iterator[Use]:
+    def _subclasses(self, module):
         """Yield what our classes use or override of the upstream classes that they extend."""
         for owner in ast.walk(module.tree):
             if not isinstance(owner, ast.ClassDef):
@@ -113,7 +111,7 @@ class Trainer:
                     ):
                         yield Use(module.place(node), "attribute", of, node.attr)
 
-    def _called(self, function: ast.expr, module: Module) -> Iterator[str]:
+    def _called(self, function, module):
         """Yield the upstream names that a call may refer to."""
         if isinstance(function, ast.Attribute) and function.attr == "__init__" and _is_super(function.value):
             owner = next(above for _, above in module.ancestors(function) if isinstance(above, ast.ClassDef))
@@ -123,7 +121,7 @@ class Trainer:
         elif isinstance(function, ast.Name):
             yield from self._classes(function, module)
 
-    def _classes(self, node: ast.expr, module: Module) -> Iterator[str]:
+    def _classes(self, node, module):
         """Yield the upstream classes that a name in the trainer may stand for."""
         if of := self._upstream_name(node, module):
             yield of
@@ -143,7 +141,7 @@ class Trainer:
             if node.id in module.values:
                 yield from self._classes(module.values[node.id], module)
 
-    def keys(self, node: ast.expr, module: Module) -> Iterator[tuple[str, Conditions]]:
+    def keys(self, node, module):
         """Yield the keys of a dictionary of arguments, each with the conditions under which it is present.
 
         Raises CannotFollow.
@@ -152,7 +150,7 @@ class Trainer:
         for name, inner in self._keys(node, module):
             yield name, tuple(dict.fromkeys((*here, *inner)))
 
-    def _keys(self, node: ast.expr, module: Module) -> Iterator[tuple[str, Conditions]]:
+    def _keys(self, node, module):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is None:
@@ -171,7 +169,7 @@ class Trainer:
         elif not isinstance(node, ast.Constant):
             raise CannotFollow(f"{module.place(node)}: **{ast.unparse(node)}")
 
-    def _keys_of_call(self, node: ast.Call, module: Module) -> Iterator[tuple[str, Conditions]]:
+    def _keys_of_call(self, node, module):
         """Yield the keys that a function of the trainer returns, or passes on from this call."""
         made = self._own_function(node.func, module)
         if made is None or any(keyword.arg is None for keyword in node.keywords):
@@ -185,7 +183,7 @@ class Trainer:
         if handed_on:
             yield from ((str(keyword.arg), ()) for keyword in node.keywords)
 
-    def _keys_of_name(self, node: ast.Name, module: Module) -> Iterator[tuple[str, Conditions]]:
+    def _keys_of_name(self, node, module):
         inside = module.function_of(node)
         following = (module.name, inside.lineno if inside else 0, node.id)
         if following in self._following:  # as in options = {**options, …}
@@ -208,7 +206,7 @@ class Trainer:
         finally:
             self._following.remove(following)
 
-    def _part(self, value: ast.expr, index: int, module: Module) -> Iterator[tuple[str, Conditions]]:
+    def _part(self, value, index, module):
         """Yield the keys in one part of the tuple that the trainer's own function returns."""
         made = self._own_function(value.func, module) if isinstance(value, ast.Call) else None
         if made is None:
@@ -218,9 +216,7 @@ class Trainer:
                 raise CannotFollow(f"{made[0].place(returned)}: {ast.unparse(returned)}")
             yield from self.keys(returned.elts[index], made[0])
 
-    def _given(
-        self, function: ast.FunctionDef, name: str, position: int
-    ) -> Iterator[tuple[ast.expr, Module]]:
+    def _given(self, function, name, position):
         """Yield what the calls in the trainer give for a parameter."""
         for module in self.modules.values():
             for node in ast.walk(module.tree):
@@ -229,7 +225,7 @@ class Trainer:
                         yield node.args[position], module
                     yield from ((one.value, module) for one in node.keywords if one.arg == name)
 
-    def _own_function(self, node: ast.expr, module: Module) -> tuple[Module, ast.FunctionDef] | None:
+    def _own_function(self, node, module):
         """Return the trainer's function that a name stands for, and its file; None if there is none."""
         owner, _, name = dotted(node).rpartition(".")
         if not owner and name in module.functions:
@@ -241,14 +237,14 @@ class Trainer:
         return (where, function) if where and function else None
 
     @staticmethod
-    def _upstream_name(node: ast.expr, module: Module) -> str:
+    def _upstream_name(node, module):
         """Return the dotted name if it begins with an import from upstream, otherwise an empty text."""
         first, _, rest = dotted(node).partition(".")
         imported = module.imports.get(first, "")
         return ".".join(filter(None, (imported, rest))) if _is_upstream(imported) else ""
 
 
-def _assigned(node: ast.Name, module: Module) -> Iterator[tuple[ast.expr, int | None]]:
+def _assigned(node, module):
     """Yield what the function around a name assigns to it, with an index if it is part of a tuple."""
     inside = module.function_of(node)
     for other in ast.walk(inside) if inside else ():
@@ -265,25 +261,25 @@ def _assigned(node: ast.Name, module: Module) -> Iterator[tuple[ast.expr, int | 
                     yield other.value, None
 
 
-def _is_target(name: str, assignment: ast.Assign) -> bool:
+def _is_target(name, assignment):
     return any(dotted(target) == name for target in assignment.targets)
 
 
-def _position(function: ast.FunctionDef, name: str) -> int | None:
+def _position(function, name):
     names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
     return names.index(name) if name in names else None
 
 
 @cache
-def _returned(function: ast.FunctionDef) -> Sequence[ast.expr]:
+def _returned(function):
     return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
 
 
-def _is_upstream(dotted: str) -> bool:
+def _is_upstream(dotted):
     return dotted.split(".", 1)[0] in PACKAGES
 
 
-def _is_tried(of: str, module: Module) -> bool:
+def _is_tried(of, module):
     """Return whether a name's import is one that the trainer can do without."""
     return any(
         isinstance(above, ast.Try)
@@ -294,9 +290,9 @@ def _is_tried(of: str, module: Module) -> bool:
     )
 
 
-def _is_super(node: ast.expr) -> bool:
+def _is_super(node):
     return isinstance(node, ast.Call) and dotted(node.func) == "super"
 
 
-def _is_self(node: ast.expr) -> bool:
+def _is_self(node):
     return isinstance(node, ast.Name) and node.id == "self"

@@ -5,7 +5,7 @@ Whatever is imported from them exists, can be called, and can be subclassed. The
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -18,32 +18,32 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 FRAMEWORKS = ("torch", "nemo", "megatron", "lightning", "nvidia_resiliency_ext", "transformer_engine")
-_ASKED: list[Any] = []
+_ASKED = []
 
 
 class _AnyOption(inspect.Signature):
     """The signature of what takes every option."""
 
     class _All(dict[str, Any]):
-        def __contains__(self, name: object) -> bool:
+        def __contains__(self, name):
             return True
 
     @property
-    def parameters(self) -> Any:
+    def parameters(self):
         return MappingProxyType(self._All())
 
 
 class _Kind(type):
     """A class, function or value of a framework; what is in it is one, too."""
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
         made = _Kind(name, (Recorded,), {"where": f"{cls.where}.{name}" if cls.where else name})
         setattr(cls, name, made)
         return made
 
-    def __repr__(cls) -> str:
+    def __repr__(cls):
         return cls.__name__
 
 
@@ -54,29 +54,29 @@ class Recorded(metaclass=_Kind):
     __signature__ = _AnyOption()
     __dataclass_fields__: Mapping[str, Any] = {}
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, *arguments, **named):
         self._arguments, self._named = arguments, named
         _ASKED.append(self)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(_Kind(type(self).__name__, (Recorded,), {"where": type(self).__name__}), name)
 
-    def __enter__(self) -> Any:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_): ...
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other):
         return Recorded()
 
-    def __int__(self) -> int:
+    def __int__(self):
         return 0
 
 
 class _Module(ModuleType):
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
         made = _Kind(name, (Recorded,), {})
@@ -85,15 +85,15 @@ class _Module(ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+    def find_spec(self, name, *_):
         return (
             ModuleSpec(name, self, is_package=True) if name.split(".", maxsplit=1)[0] in FRAMEWORKS else None
         )
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec):
         return _Module(spec.name)
 
-    def exec_module(self, module: ModuleType) -> None: ...
+    def exec_module(self, module): ...
 
 
 @dataclass
@@ -114,10 +114,10 @@ class _Nemotron340B:
 
 
 @contextmanager
-def recorded_frameworks() -> Iterator[None]:
+def recorded_frameworks():
     """Let the trainer import the stand-ins within this context, all of its modules afresh."""
 
-    def is_ours(name: str) -> bool:
+    def is_ours(name):
         return name.split(".", maxsplit=1)[0] in (*FRAMEWORKS, "trainer")
 
     before = {name: module for name, module in sys.modules.items() if is_ours(name)}
@@ -138,12 +138,12 @@ def recorded_frameworks() -> Iterator[None]:
         sys.modules |= before
 
 
-def _kind(name: str, like: type) -> Any:
+def _kind(name, like):
     """Return a class with that name and the fields of another one."""
     return _Kind(name, (Recorded,), {"__dataclass_fields__": like.__dataclass_fields__})  # type: ignore[attr-defined]
 
 
-def asked() -> str:
+def asked():
     """Return what was called since the last time, in this order: arguments within the call that gets them."""
     calls = list(_ASKED)
     _ASKED.clear()
@@ -151,12 +151,12 @@ def asked() -> str:
     return "\n".join(show.value(call) for call in calls if id(call) not in _arguments(calls))
 
 
-def _arguments(calls: list[Any]) -> set[int]:
+def _arguments(calls):
     """Return the identities of the calls whose result another one gets."""
     return {id(part) for call in calls for part in _parts(call)}
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _parts(value):
     if isinstance(value, Recorded) and "_named" in vars(value):
         inner = [
             *(*value._arguments, *value._named.values()),
@@ -182,10 +182,10 @@ _LEFT_OUT = ("ending", "progress", "run", "timing", "marks", "hooks", "launch")
 class _Show:
     """Shows values as text, an argument in a line; objects that were shown once in short."""
 
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
+    def __init__(self):
+        self._seen = set()
 
-    def value(self, value: Any, within: str = "") -> str:  # noqa: PLR0911
+    def value(self, value, within=""):  # noqa: PLR0911
         deeper = within + "  "
         if isinstance(value, type):
             return value.__name__
@@ -221,7 +221,7 @@ class _Show:
         return _lines(type(value).__name__, named, within)
 
 
-def _lines(called: str, parts: list[str], within: str) -> str:
+def _lines(called, parts, within):
     text = f"{called}({', '.join(parts)})"
     if len(text) + len(within) <= 90 and "\n" not in text:
         return text

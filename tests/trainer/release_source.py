@@ -7,9 +7,7 @@ import ast
 import functools
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 PACKAGES = ("nemo", "megatron")
@@ -46,9 +44,9 @@ class _Names(NamedTuple):
 class Source:
     """The modules of a release."""
 
-    def __init__(self, wheels: Sequence[Path]) -> None:
-        self._files: dict[str, tuple[zipfile.ZipFile, str]] = {}
-        self._folders: set[str] = set()
+    def __init__(self, wheels):
+        self._files = {}
+        self._folders = set()
         for wheel in wheels:
             archive = zipfile.ZipFile(wheel)
             for name in archive.namelist():
@@ -56,13 +54,13 @@ class Source:
                     parts = name.removesuffix(".py").removesuffix("/__init__").split("/")
                     self._files[".".join(parts)] = (archive, name)
                     self._folders.update(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-        self._under_way: set[tuple[str, str]] = set()
+        self._under_way = set()
         self._names = functools.cache(self._read_names)
         self.find = functools.cache(self._find)
 
-    def _find(self, dotted: str) -> Definition | None:
+    def _find(self, dotted):
         """Return what a dotted name stands for, or None if this release has no such name."""
-        definition: Definition | None = Definition(dotted.split(".", 1)[0])
+        definition = Definition(dotted.split(".", 1)[0])
         for name in dotted.split(".")[1:]:
             if definition is None or definition is OUTSIDE:
                 return definition
@@ -71,13 +69,13 @@ class Source:
             definition = self._member(definition.module, name)
         return definition
 
-    def parameters(self, definition: Definition) -> Parameters | None:
+    def parameters(self, definition):
         """Return the parameters of a function or of a class's constructor; None if they are unknown."""
         if isinstance(definition.node, ast.FunctionDef):
             return _of_function(definition.node)
         if not isinstance(definition.node, ast.ClassDef):
             return None
-        names: set[str] = set()
+        names = set()
         for ancestor in self._ancestry(definition):
             if not isinstance(ancestor.node, ast.ClassDef):
                 return Parameters(frozenset(names), takes_more=True)
@@ -92,7 +90,7 @@ class Source:
                 return Parameters(frozenset(names), takes_more=False)
         return Parameters(frozenset(names), takes_more=False)
 
-    def has_attribute(self, definition: Definition, name: str) -> bool | None:
+    def has_attribute(self, definition, name):
         """Return whether a class or its objects have an attribute; None if that is decided outside."""
         if not isinstance(definition.node, ast.ClassDef):
             return None
@@ -104,23 +102,23 @@ class Source:
                 return True
         return None if outside else False
 
-    def keys_read(self, *packages: str) -> set[str]:
+    def keys_read(self, *packages):
         """Return the names by which the packages may read a config: keys, attributes, fields, parameters."""
-        keys: set[str] = set()
+        keys = set()
         for module, (archive, path) in self._files.items():
             if f"{module}.".startswith(tuple(f"{package}." for package in packages)):
                 for node in ast.walk(_parsed(archive.read(path))):
                     keys.update(_read_by(node))
         return keys
 
-    def _dataclass_fields(self, definition: Definition) -> Iterator[str]:
+    def _dataclass_fields(self, definition):
         for ancestor in self._ancestry(definition):
             if isinstance(ancestor.node, ast.ClassDef) and _is_dataclass(ancestor.node):
                 for statement in ancestor.node.body:
                     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                         yield statement.target.id
 
-    def _ancestry(self, definition: Definition) -> Iterator[Definition]:
+    def _ancestry(self, definition):
         """Yield the class and its bases, depth first; OUTSIDE stands for a base in no package here."""
         yield definition
         if isinstance(definition.node, ast.ClassDef):
@@ -131,16 +129,16 @@ class Source:
                 inherited = self._find_from(definition.module, name) if name else None
                 yield from self._ancestry(inherited) if inherited else (OUTSIDE,)
 
-    def _find_from(self, module: str, dotted: str) -> Definition | None:
+    def _find_from(self, module, dotted):
         """Return what a name in a module's text stands for."""
-        definition: Definition | None = Definition(module)
+        definition = Definition(module)
         for name in dotted.split("."):
             if definition is None or definition is OUTSIDE or definition.node is not None:
                 return None if definition is None else OUTSIDE
             definition = self._member(definition.module, name)
         return definition
 
-    def _member(self, module: str, name: str) -> Definition | None:
+    def _member(self, module, name):
         if (module, name) in self._under_way:  # a package may import its own modules from itself
             return None
         self._under_way.add((module, name))
@@ -149,7 +147,7 @@ class Source:
         finally:
             self._under_way.remove((module, name))
 
-    def _bound_or_module(self, module: str, name: str) -> Definition | None:
+    def _bound_or_module(self, module, name):
         bound, stars = self._names(module)
         outside = False
         for binding in bound.get(name, ()):
@@ -172,14 +170,14 @@ class Source:
             return Definition(f"{module}.{name}")
         return OUTSIDE if outside else None
 
-    def _imported(self, module: str, name: str) -> Definition | None:
+    def _imported(self, module, name):
         if module.split(".", 1)[0] not in PACKAGES:
             return OUTSIDE
         if not name:
             return Definition(module) if module in self._folders else None
         return self._member(module, name) if module in self._folders else None
 
-    def _read_names(self, module: str) -> _Names:
+    def _read_names(self, module):
         names = _Names({}, [])
         if module in self._files:
             archive, path = self._files[module]
@@ -188,14 +186,14 @@ class Source:
         return names
 
 
-def _parsed(text: bytes) -> ast.Module:
+def _parsed(text):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # newer Pythons warn of some texts of theirs
         warnings.simplefilter("ignore", DeprecationWarning)
         return ast.parse(text)
 
 
-def _bind(body: Sequence[ast.stmt], package: str, names: _Names) -> None:
+def _bind(body, package, names):
     """Record what statements of a module bind, on every path through its conditions."""
     for statement in _on_every_way(body):
         match statement:
@@ -215,7 +213,7 @@ def _bind(body: Sequence[ast.stmt], package: str, names: _Names) -> None:
                     names.bound.setdefault(alias.asname or whole, []).append((whole, ""))
 
 
-def _bind_import(statement: ast.ImportFrom, package: str, names: _Names) -> None:
+def _bind_import(statement, package, names):
     origin = statement.module or ""
     if statement.level:
         above = package.split(".")[: len(package.split(".")) - statement.level + 1]
@@ -227,7 +225,7 @@ def _bind_import(statement: ast.ImportFrom, package: str, names: _Names) -> None
             names.bound.setdefault(alias.asname or alias.name, []).append((origin, alias.name))
 
 
-def _on_every_way(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def _on_every_way(body):
     for statement in body:
         yield statement
         if isinstance(statement, ast.If | ast.Try | ast.With):
@@ -238,7 +236,7 @@ def _on_every_way(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                     yield from _on_every_way(inner.body)
 
 
-def _read_by(node: ast.AST) -> Iterator[str]:
+def _read_by(node):
     """Yield the names that one expression or definition reads."""
     match node:
         case ast.Attribute(attr=name):
@@ -253,27 +251,27 @@ def _read_by(node: ast.AST) -> Iterator[str]:
             yield from _of_function(node).names
 
 
-def _of_function(function: ast.FunctionDef) -> Parameters:
+def _of_function(function):
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return Parameters(frozenset(names) - {"self", "cls"}, takes_more=arguments.kwarg is not None)
 
 
-def _definition(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+def _definition(owner, name):
     for statement in owner.body:
         if isinstance(statement, ast.FunctionDef) and statement.name == name:
             return statement
     return None
 
 
-def _is_dataclass(owner: ast.ClassDef) -> bool:
+def _is_dataclass(owner):
     return any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list)
 
 
 @functools.cache
-def _attributes(owner: ast.ClassDef) -> frozenset[str]:
+def _attributes(owner):
     """Return the methods, the names in the class body, and what its methods set on `self`."""
-    names: set[str] = set()
+    names = set()
     for statement in owner.body:
         if isinstance(statement, ast.FunctionDef):
             names.add(statement.name)
@@ -290,7 +288,7 @@ def _attributes(owner: ast.ClassDef) -> frozenset[str]:
     return frozenset(names)
 
 
-def dotted(node: ast.AST) -> str:
+def dotted(node):
     """Return `a.b.c` as text; empty for any other expression."""
     if isinstance(node, ast.Name):
         return node.id

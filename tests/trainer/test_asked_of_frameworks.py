@@ -7,10 +7,8 @@ The texts are kept in tests/golden/trainer. After an intended change, rewrite th
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kept import assert_kept, masked
@@ -18,7 +16,7 @@ from kept import assert_kept, masked
 from .recorded_frameworks import asked, recorded_frameworks
 
 # Numbers that occur once, so that no two of them can be exchanged unseen.
-DENSE: dict[str, Any] = {
+DENSE = {
     "architecture": "llama",
     **{"num_layers": 30, "hidden_size": 4096, "ffn_hidden_size": 14336, "num_attention_heads": 32},
     **{"num_query_groups": 8, "vocab_size": 128256, "seq_length": 8192},
@@ -56,7 +54,7 @@ OVERLAPS = {
     **{"overlap_param_gather_with_optimizer_step": True, "gpu_samples": True},
 }
 LEARNING = {"learning_rate": 4.5e-5, "warmup_steps": 500, "use_precision_aware_optimizer": True}
-NEMO_RUNS: dict[str, dict[str, Any]] = {
+NEMO_RUNS = {
     "dense, spread, with overlaps": {
         **{"model": DENSE, "parallelism": SPREAD, "settings": OVERLAPS | LEARNING, "device": "cuda"},
         "srun": True,
@@ -92,7 +90,7 @@ NEMO_RUNS: dict[str, dict[str, Any]] = {
         "settings": {"gpu_samples": True},
     },
 }
-BRIDGE_RUNS: dict[str, dict[str, Any]] = {
+BRIDGE_RUNS = {
     "dense, spread, with overlaps": NEMO_RUNS["dense, spread, with overlaps"]
     | {"dtype": "fp8_mx", "settings": OVERLAPS | LEARNING | {"fp8_recipe": "mxfp8"}},
     "a mixture": {
@@ -122,7 +120,7 @@ BRIDGE_RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def trainer() -> Iterator[Any]:
+def trainer():
     """Yield the trainer's modules, imported beside the stand-ins."""
     with recorded_frameworks():
         import trainer.bridge.training
@@ -132,7 +130,7 @@ def trainer() -> Iterator[Any]:
         yield trainer
 
 
-def planned(trainer: Any, folder: Path, case: dict[str, Any], backend: str) -> Any:
+def planned(trainer, folder, case, backend):
     """Return a case as the run that the trainer reads."""
     path = folder / "run.json"
     recipe = {
@@ -151,7 +149,7 @@ def planned(trainer: Any, folder: Path, case: dict[str, Any], backend: str) -> A
     return trainer.run.read_run(path)
 
 
-def surroundings(trainer: Any, case: dict[str, Any], run: Any) -> tuple[Any, Any, Any]:
+def surroundings(trainer, case, run):
     ranks = run.recipe.parallelism.world_size
     launch = trainer.launch.Launch(
         rank=case.get("rank", 0),
@@ -170,7 +168,7 @@ def surroundings(trainer: Any, case: dict[str, Any], run: Any) -> tuple[Any, Any
     return launch, folders, ending
 
 
-def test_what_is_asked_of_nemo(trainer: Any, tmp_path: Path) -> None:
+def test_what_is_asked_of_nemo(trainer, tmp_path):
     told = []
     for what, case in NEMO_RUNS.items():
         run = planned(trainer, tmp_path, case, "nemo")
@@ -180,7 +178,7 @@ def test_what_is_asked_of_nemo(trainer: Any, tmp_path: Path) -> None:
     assert_kept("trainer/nemo.txt", "\n".join(told))
 
 
-def test_what_is_asked_of_megatron_bridge(trainer: Any, tmp_path: Path) -> None:
+def test_what_is_asked_of_megatron_bridge(trainer, tmp_path):
     told = []
     for what, case in BRIDGE_RUNS.items():
         run = planned(trainer, tmp_path, case, "megatron_bridge")
@@ -194,10 +192,10 @@ def test_what_is_asked_of_megatron_bridge(trainer: Any, tmp_path: Path) -> None:
 class Clock:
     """A clock that moves on by itself: an eighth of a second with each look at it."""
 
-    def __init__(self, began_at: float) -> None:
+    def __init__(self, began_at):
         self.now = began_at
 
-    def __call__(self) -> float:
+    def __call__(self):
         self.now += 0.125
         return self.now
 
@@ -205,7 +203,7 @@ class Clock:
 class Loop:
     """A training loop at one step, on one of two ranks of two nodes."""
 
-    def __init__(self, step: int, rank: int = 0) -> None:
+    def __init__(self, step, rank=0):
         self.step, self.rank = step, rank
         self.chunks = [Chunk()]
         self.consumed_samples, self.config = 9600, None
@@ -213,19 +211,17 @@ class Loop:
 
 
 class Chunk:
-    def __init__(self) -> None:
-        self.hooks: list[Any] = []
+    def __init__(self):
+        self.hooks = []
 
-    def hooked(self, hook: Any) -> Any:
+    def hooked(self, hook):
         self.hooks.append(hook)
         return SimpleNamespace(remove=lambda: self.hooks.remove(hook))
 
     register_forward_pre_hook = register_forward_hook = hooked
 
 
-def test_what_a_training_prints_and_writes(
-    trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_training_prints_and_writes(trainer, tmp_path, monkeypatch, capsys):
     from trainer import callbacks, ranks
     from trainer.ending import Ending, RankFailure
     from trainer.progress import CheckpointTransfer, Progress
@@ -247,7 +243,7 @@ def test_what_a_training_prints_and_writes(
     )
     monkeypatch.setattr(callbacks.gpu_samples, "SamplingProcess", lambda output, ranks: sampling)
 
-    def of_another(value: Any) -> Any:
+    def of_another(value):
         if isinstance(value, tuple):
             return (0.25, 1, "node8")
         return (
@@ -303,9 +299,7 @@ def test_what_a_training_prints_and_writes(
     assert_kept("trainer/printed.txt", masked("\n".join(said), {re.escape(str(tmp_path)): "/job"}))
 
 
-def test_what_callbacks_ask_of_nemo_and_of_profilers(
-    trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_callbacks_ask_of_nemo_and_of_profilers(trainer, tmp_path, monkeypatch, capsys):
     from trainer import nemo_callbacks, profiling, ranks
     from trainer.progress import Progress
 
@@ -336,7 +330,7 @@ def test_what_callbacks_ask_of_nemo_and_of_profilers(
     )
     names = ("step", "rank", "chunks", "config", "consumed_samples", "loss", "learning_rate", "step_time_s")
     logged.append(", ".join(f"{name} {getattr(loop, name)}" for name in names))
-    called: list[str] = []
+    called = []
     hooks = ("on_train_start", "on_step_start", "on_step_end", "on_train_end")
     noting = SimpleNamespace(
         **{hook: lambda loop, hook=hook: called.append(f"{hook} of step {loop.step}") for hook in hooks},
@@ -365,7 +359,7 @@ def test_what_callbacks_ask_of_nemo_and_of_profilers(
     assert_kept("trainer/callbacks.txt", "\n".join(logged))
 
 
-def test_parameters_are_counted_over_all_ranks(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_are_counted_over_all_ranks(trainer, monkeypatch):
     from trainer import ranks
 
     sizes = {"tensor_model": 4, "expert_model": 8, "expert_tensor": 2}
@@ -381,7 +375,7 @@ def test_parameters_are_counted_over_all_ranks(trainer: Any, monkeypatch: pytest
     monkeypatch.setattr(ranks, "parallel_state", SimpleNamespace(**state, **group))
     monkeypatch.setattr(ranks, "torch", alone)
 
-    def parameter(number: int, *, split: bool = False, shared: bool = False) -> SimpleNamespace:
+    def parameter(number, *, split=False, shared=False):
         return SimpleNamespace(numel=lambda: number, tensor_model_parallel=split, shared=shared)
 
     chunk = {
@@ -395,7 +389,7 @@ def test_parameters_are_counted_over_all_ranks(trainer: Any, monkeypatch: pytest
     assert ranks.count_parameters(chunks) == 4 * 1 + 10 + 2 * 8 * 100 + 8 * 1000
 
 
-def test_a_sample_has_the_same_tokens_everywhere(trainer: Any) -> None:
+def test_a_sample_has_the_same_tokens_everywhere(trainer):
     told = []
     for uniform in (False, True):
         samples = trainer.tokens.SyntheticTokens(5, 39, 7, attention_mask=False, uniform=uniform)
@@ -403,7 +397,7 @@ def test_a_sample_has_the_same_tokens_everywhere(trainer: Any) -> None:
     assert_kept("trainer/tokens.txt", "".join(told))
 
 
-def test_the_norm_of_the_mixer_is_that_of_its_kernel(trainer: Any) -> None:
+def test_the_norm_of_the_mixer_is_that_of_its_kernel(trainer):
     from trainer.cpu.mamba_reference import ReferenceMambaMixer
 
     assert ReferenceMambaMixer().norm.epsilon == 1e-5, "as upstream's RMSNormGated has it"

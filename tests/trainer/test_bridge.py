@@ -2,8 +2,6 @@
 
 import math
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,7 @@ from steptime.recipes.models import Mode, Parallelism, Performance, TrainerSetti
 from steptime.staging.checking import require_trainable
 from trainer.versions import TRIED_BRIDGE
 
-from .conftest import Train
-from .jobs import Trained, loading, mixture, planned
+from .jobs import loading, mixture, planned
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -27,14 +24,12 @@ EXPERTS = Parallelism(data=2, expert=2)
 
 
 @pytest.fixture(scope="module")
-def one_rank(train_on_bridge: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def one_rank(train_on_bridge, tmp_path_factory):
     return train_on_bridge(planned(gbs=GBS, max_steps=END), tmp_path_factory.mktemp("one_rank"))
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
-def saved(
-    request: pytest.FixtureRequest, train_on_bridge: Train, tmp_path_factory: pytest.TempPathFactory
-) -> Trained:
+def saved(request, train_on_bridge, tmp_path_factory):
     settings = Performance(trainer=TrainerSettings(async_save=request.param))
     run = planned(
         2, parallelism=DATA_2, gbs=GBS, max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE, performance=settings
@@ -42,7 +37,7 @@ def saved(
     return train_on_bridge(run, tmp_path_factory.mktemp("saved"))
 
 
-def test_it_trains_the_planned_steps_and_its_records_say_what_ran(one_rank: Trained) -> None:
+def test_it_trains_the_planned_steps_and_its_records_say_what_ran(one_rank):
     assert one_rank.exit_code == 0, one_rank.log
     assert list(one_rank.losses) == list(range(END))
     assert one_rank.losses[0] == pytest.approx(math.log(4096), abs=0.2)
@@ -56,7 +51,7 @@ def test_it_trains_the_planned_steps_and_its_records_say_what_ran(one_rank: Trai
     assert [step.loss for step in read.steps] == pytest.approx(list(one_rank.losses.values()), rel=1e-6)
 
 
-def test_it_takes_the_same_steps_as_nemo(one_rank: Trained, train: Train, tmp_path: Path) -> None:
+def test_it_takes_the_same_steps_as_nemo(one_rank, train, tmp_path):
     by_nemo = train(planned(gbs=GBS, max_steps=END), tmp_path)
     assert by_nemo.losses == pytest.approx(one_rank.losses, rel=ROUNDING)
     rates = [[step["learning_rate"] for step in trained.history] for trained in (by_nemo, one_rank)]
@@ -68,9 +63,7 @@ def test_it_takes_the_same_steps_as_nemo(one_rank: Trained, train: Train, tmp_pa
     [DATA_2, Parallelism(data=1, tensor=2), Parallelism(data=1, pipeline=2)],
     ids=["data 2", "tensor 2", "pipeline 2"],
 )
-def test_any_parallelism_takes_the_same_steps(
-    train_on_bridge: Train, one_rank: Trained, tmp_path: Path, parallelism: Parallelism
-) -> None:
+def test_any_parallelism_takes_the_same_steps(train_on_bridge, one_rank, tmp_path, parallelism):
     spread = train_on_bridge(planned(2, parallelism=parallelism, gbs=GBS, max_steps=END), tmp_path)
     assert spread.exit_code == 0, spread.log
     assert spread.losses == pytest.approx(one_rank.losses, rel=ROUNDING)
@@ -80,7 +73,7 @@ def test_any_parallelism_takes_the_same_steps(
     assert spread.record("rank_times")["clock"] == "cpu_time"
 
 
-def test_a_checkpoint_is_saved_once_and_measured(saved: Trained) -> None:
+def test_a_checkpoint_is_saved_once_and_measured(saved):
     assert saved.exit_code == 0, saved.log
     (folder,) = [path for path in saved.checkpoints.iterdir() if path.is_dir()]
     assert folder.name == f"iter_{SAVED_AT:07}"
@@ -94,9 +87,7 @@ def test_a_checkpoint_is_saved_once_and_measured(saved: Trained) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [DATA_2, Parallelism(data=1, tensor=2)], ids=["data 2", "tensor 2"])
-def test_a_load_continues_as_if_uninterrupted(
-    train_on_bridge: Train, one_rank: Trained, saved: Trained, tmp_path: Path, parallelism: Parallelism
-) -> None:
+def test_a_load_continues_as_if_uninterrupted(train_on_bridge, one_rank, saved, tmp_path, parallelism):
     run = loading(saved.checkpoints, SAVED_AT, END, parallelism=parallelism, gbs=GBS)
     loaded = train_on_bridge(run, tmp_path)
     assert loaded.exit_code == 0, loaded.log
@@ -107,9 +98,7 @@ def test_a_load_continues_as_if_uninterrupted(
     assert (timing.kind, timing.duration_s is not None) == ("load", True)
 
 
-def test_checkpoints_that_do_not_fit_are_refused(
-    train_on_bridge: Train, saved: Trained, tmp_path: Path
-) -> None:
+def test_checkpoints_that_do_not_fit_are_refused(train_on_bridge, saved, tmp_path):
     refused = train_on_bridge(loading(saved.checkpoints, SAVED_AT + 1, END, gbs=GBS), tmp_path)
     assert refused.exit_code == 1
     assert f"continues at step {SAVED_AT}, but the plan's first_step is {SAVED_AT + 1}" in refused.log
@@ -121,9 +110,7 @@ def test_checkpoints_that_do_not_fit_are_refused(
     assert f"there is no checkpoint of Megatron-Bridge at {unfinished}" in refused.log
 
 
-def test_experts_on_two_ranks_take_the_same_steps_and_are_saved_and_loaded(
-    train_on_bridge: Train, tmp_path: Path
-) -> None:
+def test_experts_on_two_ranks_take_the_same_steps_and_are_saved_and_loaded(train_on_bridge, tmp_path):
     folders = [tmp_path / name for name in ("alone", "save", "load", "other")]
     for folder in folders:
         folder.mkdir()
@@ -157,9 +144,9 @@ def test_experts_on_two_ranks_take_the_same_steps_and_are_saved_and_loaded(
 
 
 def test_a_hybrid_takes_the_same_steps_as_nemo_also_over_stages_and_from_a_checkpoint(
-    train_on_bridge: Train, train: Train, tmp_path: Path
-) -> None:
-    def trained(name: str, by: Train, gpus: int = 1, **fields: Any) -> Trained:
+    train_on_bridge, train, tmp_path
+):
+    def trained(name, by, gpus=1, **fields):
         (folder := tmp_path / name).mkdir()
         done = by(planned(gpus, workload="nemotron-h", gbs=GBS, **fields), folder)
         assert done.exit_code == 0, done.log
@@ -182,7 +169,7 @@ def test_a_hybrid_takes_the_same_steps_as_nemo_also_over_stages_and_from_a_check
     assert saved.losses | loaded.losses == pytest.approx(by_nemo, rel=ROUNDING)
 
 
-def test_a_failure_is_recorded(train_on_bridge: Train, tmp_path: Path) -> None:
+def test_a_failure_is_recorded(train_on_bridge, tmp_path):
     settings = Performance(trainer=TrainerSettings(learning_rate=1e30, warmup_steps=1))
     failed = train_on_bridge(planned(gbs=GBS, max_steps=END, performance=settings), tmp_path)
     assert failed.exit_code == 2
@@ -190,7 +177,7 @@ def test_a_failure_is_recorded(train_on_bridge: Train, tmp_path: Path) -> None:
     assert "training diverged and was stopped" in failed.record("result")["error"]
 
 
-def test_what_it_does_not_build_is_refused_before_staging() -> None:
+def test_what_it_does_not_build_is_refused_before_staging():
     run = mixture(Parallelism(data=1))
     recipe = run.recipe.model_copy(update={"step_log": "bar"})
     with pytest.raises(UserError, match="the backend megatron_bridge has no step_log: bar: leave it out"):

@@ -10,7 +10,7 @@ import pytest
 from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
 
-from .jobs import ROOT, WarmTrainer
+from .jobs import ROOT
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -27,21 +27,21 @@ class Request:
 
 
 def on_gpus(
-    size: str = "8b",
+    size="8b",
     *,
-    workload: str = "llama3.1",
-    printed_dtype: str = "bf16",
-    gpus: int = 8,
-    model: ModelShape | None = None,
-    parallelism: Parallelism | None = None,
-    dtype: str = "bf16",
-    **settings: Any,
-) -> Run:
+    workload="llama3.1",
+    printed_dtype="bf16",
+    gpus=8,
+    model=None,
+    parallelism=None,
+    dtype="bf16",
+    **settings,
+):
     """Return a row of a document for Megatron-Bridge, with these changes."""
     run = plan(
         PlanRequest(workload=workload, gpu_type="h100", size=size, gpus=str(gpus), dtype=printed_dtype)
     ).runs[0]
-    changed: dict[str, Any] = {"backend": "megatron_bridge", "dtype": dtype}
+    changed = {"backend": "megatron_bridge", "dtype": dtype}
     changed |= {"model": model} if model else {}
     changed |= {"parallelism": parallelism} if parallelism else {}
     trainer = run.performance.trainer.model_copy(update={"cross_entropy_fusion_impl": "te", **settings})
@@ -144,7 +144,7 @@ MIXTURE_DIFFERENT = {
     "ddp.data_parallel_sharding_strategy": ["no_shard", "optim_grads_params"],
     "optimizer.overlap_param_gather": [True, False],
 }
-LATENT_DIFFERENT: dict[str, Any] = {
+LATENT_DIFFERENT = {
     "model.moe_router_force_load_balancing": [True, False],  # balanced experts, as in upstream's scripts
     "model.gradient_accumulation_fusion": [False, True],  # where its kernels are found
     # how layers are spread, and the vocabulary filled up
@@ -310,7 +310,7 @@ REQUESTS = {
 
 
 @pytest.fixture(scope="module")
-def told(warm_bridge: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def told(warm_bridge, tmp_path_factory):
     """Return what the program tells of each request."""
     folder = tmp_path_factory.mktemp("on_gpus")
     requests = [
@@ -324,25 +324,25 @@ def told(warm_bridge: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("size", ["8b", "70b"])
-def test_a_dense_model_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any], size: str) -> None:
+def test_a_dense_model_differs_from_upstreams_recipe_in_known_fields(told, size):
     assert told[size] == DIFFERENT | FROM_HUB | LLAMA_DIFFERENT[size]
 
 
-def test_a_mixture_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
+def test_a_mixture_differs_from_upstreams_recipe_in_known_fields(told):
     assert told["mixture"] == DIFFERENT | FROM_HUB | MIXTURE_DIFFERENT
 
 
-def test_latent_attention_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
+def test_latent_attention_differs_from_upstreams_recipe_in_known_fields(told):
     alike = {"ddp.grad_reduce_in_fp32", "mixed_precision.grad_reduce_in_fp32"}
     different = {name: pair for name, pair in DIFFERENT.items() if name not in alike}
     assert told["latent attention"] == different | FROM_HUB | LATENT_DIFFERENT
 
 
-def test_a_hybrid_model_differs_from_upstreams_recipe_in_known_fields(told: dict[str, Any]) -> None:
+def test_a_hybrid_model_differs_from_upstreams_recipe_in_known_fields(told):
     assert told["hybrid"] == DIFFERENT | HYBRID_DIFFERENT
 
 
-def test_formats_are_those_of_upstream(told: dict[str, Any]) -> None:
+def test_formats_are_those_of_upstream(told):
     names = ("fp8", "fp8_recipe", "fp4", "fp8_param_gather", "first_last_layers_bf16")
     formats = {
         kind: [told[kind][f"mixed_precision.{name}"] for name in names]
@@ -357,7 +357,7 @@ def test_formats_are_those_of_upstream(told: dict[str, Any]) -> None:
     assert told["graphs"]["ddp.reuse_grad_buf_for_mxfp8_param_ag"] is True
 
 
-def test_graphs_dispatchers_recomputation_and_windows_reach_the_model(told: dict[str, Any]) -> None:
+def test_graphs_dispatchers_recomputation_and_windows_reach_the_model(told):
     fields = {name.removeprefix("model."): value for name, value in told["graphs"].items()}
     assert (fields["cuda_graph_impl"], fields["use_te_rng_tracker"]) == ("transformer_engine", True)
     assert [str(scope).rpartition(".")[2] for scope in fields["cuda_graph_scope"]] == ["attn", "moe_router"]
@@ -370,7 +370,7 @@ def test_graphs_dispatchers_recomputation_and_windows_reach_the_model(told: dict
     assert (fields["window_size"], fields["window_attn_skip_freq"]) == ([128, 0], 2)
 
 
-def test_fsdp_shards_all_and_starts_without_weights_in_memory(told: dict[str, Any]) -> None:
+def test_fsdp_shards_all_and_starts_without_weights_in_memory(told):
     fsdp = told["fsdp"]
     assert (fsdp["ddp.use_megatron_fsdp"], fsdp["dist.use_megatron_fsdp"]) == (True, True)
     assert fsdp["ddp.data_parallel_sharding_strategy"] == "optim_grads_params"

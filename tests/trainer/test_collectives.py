@@ -2,15 +2,12 @@
 
 import argparse
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from steptime.logs.reader import read_log
 from trainer.collectives import COLLECTIVES, Measurements
-
-from .jobs import WarmTrainer
 
 PROGRAM = """
 import sys
@@ -29,9 +26,7 @@ if __name__ == "__main__":
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"all_reduce"}))
-def test_other_collectives_than_those_of_a_job(
-    warm_trainer: WarmTrainer, collective: str, tmp_path: Path
-) -> None:
+def test_other_collectives_than_those_of_a_job(warm_trainer, collective, tmp_path):
     """Each has its own processes: a second group in them could connect to the first group's addresses."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
@@ -42,7 +37,7 @@ def test_other_collectives_than_those_of_a_job(
     assert (len(log.steps), log.collective and log.collective["collective"]) == (2, collective)
 
 
-def test_a_cycle_is_a_step_and_the_record_has_the_medians(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cycle_is_a_step_and_the_record_has_the_medians(capsys):
     arguments = argparse.Namespace(cycles=3, max_bytes=4_000_000_000)
     measured = Measurements("all_reduce", SimpleNamespace(world_size=4), arguments)  # type: ignore[arg-type]
     for small_s, large_s in ((0.1, 1.5), (0.3, 1.0), (0.2, 4.0)):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import squash_venv
-from slurm_service import MiniSlurm
 
 from steptime import settings, staging
-from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.base import JobState
 from steptime.clusters.config import open_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
@@ -27,7 +26,7 @@ IMAGE = "steptime/trainer:cpu"
 
 
 @pytest.fixture
-def work_dir(trainer_python: str) -> Path:
+def work_dir(trainer_python):
     """Return a cluster's folder where later test runs find the image, unless what makes it has changed.
 
     To squash and unpack two gigabytes takes a minute of CPU; tests/staging/test_container.py does both each
@@ -46,9 +45,7 @@ def work_dir(trainer_python: str) -> Path:
 
 
 @pytest.mark.timeout(1500)
-async def test_a_tiny_llama_is_trained_in_a_real_image(
-    trainer_python: str, mini_slurm: MiniSlurm, work_dir: Path
-) -> None:
+async def test_a_tiny_llama_is_trained_in_a_real_image(trainer_python, mini_slurm, work_dir):
     """The image was put there; the login node unpacks it, and srun starts a container for each rank."""
     config = SlurmConfig.model_validate(
         {
@@ -85,7 +82,7 @@ async def test_a_tiny_llama_is_trained_in_a_real_image(
     assert log.started["world_size"] == 2
 
 
-async def _end_of(cluster: Cluster, job: Job) -> JobStatus:
+async def _end_of(cluster, job):
     while True:
         status = (await cluster.poll([job.name]))[job.name]
         if not status.state.is_live:

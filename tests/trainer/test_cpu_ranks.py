@@ -2,13 +2,12 @@
 
 import json
 import signal
-from pathlib import Path
 
 import pytest
 
 from steptime.logs.reader import read_log
 
-from .jobs import Trained, WarmTrainer, light_trainer, planned, start_trainer, write_run
+from .jobs import Trained, light_trainer, planned, start_trainer, write_run
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -116,15 +115,13 @@ if __name__ == "__main__":
 """
 
 
-def _ran(warm_trainer: WarmTrainer, folder: Path, *what: str) -> Trained:
+def _ran(warm_trainer, folder, *what):
     program = folder / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     return warm_trainer.run(str(program), [*what], folder=folder)
 
 
-def test_a_failing_rank_ends_the_others_and_its_reason_is_reported(
-    warm_trainer: WarmTrainer, tmp_path: Path
-) -> None:
+def test_a_failing_rank_ends_the_others_and_its_reason_is_reported(warm_trainer, tmp_path):
     done = _ran(warm_trainer, tmp_path, "fail")
     assert done.exit_code == 2, done.log
     result = done.record("result")
@@ -132,14 +129,14 @@ def test_a_failing_rank_ends_the_others_and_its_reason_is_reported(
     assert read_log(tmp_path / "log.out").problems[0].message == "rank 1 failed: no luck"
 
 
-def test_a_killed_rank_ends_the_others_and_is_named(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_others_and_is_named(warm_trainer, tmp_path):
     done = _ran(warm_trainer, tmp_path, "killed")
     assert done.exit_code == 128 + signal.SIGKILL, done.log
     messages = [problem.message for problem in read_log(tmp_path / "log.out").problems]
     assert "local rank 1 ended with exit code -9 (SIGKILL, most often for lack of memory)" in messages
 
 
-def test_a_signal_ends_all_ranks_and_is_recorded_once(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+def test_a_signal_ends_all_ranks_and_is_recorded_once(warm_trainer, tmp_path):
     """The signal reaches the launcher and the ranks, as with `kill` of a process group."""
     done = _ran(warm_trainer, tmp_path, "group_terminated")
     assert done.exit_code == 128 + signal.SIGTERM, done.log
@@ -155,9 +152,7 @@ def test_a_signal_ends_all_ranks_and_is_recorded_once(warm_trainer: WarmTrainer,
         *("terminated_between_two_forks", "terminated_while_a_thread_starts"),
     ],
 )
-def test_a_job_terminated_before_its_ranks_train_leaves_one_record(
-    warm_trainer: WarmTrainer, tmp_path: Path, when: str
-) -> None:
+def test_a_job_terminated_before_its_ranks_train_leaves_one_record(warm_trainer, tmp_path, when):
     write_run(planned(2), tmp_path)
     ended = _ran(warm_trainer, tmp_path, "run.json", when)
     assert ended.exit_code == 128 + signal.SIGTERM, ended.log
@@ -174,7 +169,7 @@ with cpu_as_cuda():
 """
 
 
-def test_each_name_of_a_gpu_is_the_cpu(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+def test_each_name_of_a_gpu_is_the_cpu(warm_trainer, tmp_path):
     program = tmp_path / "names_gpus.py"
     program.write_text(NAMES_GPUS, encoding="utf-8")
     done = warm_trainer.run(str(program), [], folder=tmp_path)
@@ -182,7 +177,7 @@ def test_each_name_of_a_gpu_is_the_cpu(warm_trainer: WarmTrainer, tmp_path: Path
     assert done.log.splitlines()[-3:] == ["made on cpu moved to cpu"] * 3
 
 
-def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path):
     run = planned(2)
     model = run.recipe.model.model_copy(update={"architecture": "bert"})
     write_run(run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": model})}), tmp_path)
@@ -194,7 +189,7 @@ def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path: P
 
 
 @pytest.mark.exhaustive
-def test_a_job_takes_torchruns_steps(trainer_python: str, tmp_path: Path) -> None:
+def test_a_job_takes_torchruns_steps(trainer_python, tmp_path):
     """Each of the jobs imports NeMo, which takes 60 s of CPU in total."""
     started = {
         "forked": ["-m", "trainer.cpu_ranks"],

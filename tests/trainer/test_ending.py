@@ -6,9 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +28,7 @@ HANG_S = 120
 class Rank:
     """One process of `ranks`, all started by the same launcher."""
 
-    def __init__(self, folder: Path, how: str, rank: int = 0, ranks: int = 1, start: str = "one"):
+    def __init__(self, folder, how, rank=0, ranks=1, start="one"):
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), how],
             cwd=folder,
@@ -47,28 +45,25 @@ class Rank:
             text=True,
         )
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.communicate()
 
-    def wait_until_it_waits(self) -> None:
+    def wait_until_it_waits(self):
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "waiting\n"
 
-    def end(self) -> tuple[int, str]:
+    def end(self):
         output, _ = self.process.communicate(timeout=HANG_S)
         return self.process.returncode, output
 
 
-Start = Callable[..., Rank]
-
-
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path):
     """Yield a function that starts a rank."""
-    ranks: list[Rank] = []
+    ranks = []
 
-    def _start(how: str, rank: int = 0, ranks_of_job: int = 1, start: str = "one") -> Rank:
+    def _start(how, rank=0, ranks_of_job=1, start="one"):
         ranks.append(Rank(tmp_path, how, rank, ranks_of_job, start))
         return ranks[-1]
 
@@ -77,14 +72,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         rank.kill()
 
 
-def _result(output: str) -> dict[str, Any]:
+def _result(output):
     (line,) = [line for line in output.splitlines() if line.startswith("steptime.result ")]
-    result: dict[str, Any] = json.loads(line.removeprefix("steptime.result "))
-    return result
+    return json.loads(line.removeprefix("steptime.result "))
 
 
 @pytest.mark.service
-def test_a_signal_reaches_a_rank_that_waits_in_c(start: Start) -> None:
+def test_a_signal_reaches_a_rank_that_waits_in_c(start):
     rank = start("wait")
     rank.wait_until_it_waits()
     rank.process.send_signal(signal.SIGTERM)
@@ -100,7 +94,7 @@ def test_a_signal_reaches_a_rank_that_waits_in_c(start: Start) -> None:
 
 
 @pytest.mark.service
-def test_rank_0_tells_why_another_rank_has_failed(start: Start) -> None:
+def test_rank_0_tells_why_another_rank_has_failed(start):
     waiting = start("wait", 0, 2)
     waiting.wait_until_it_waits()
     assert start("fail", 1, 2).end() == (2, "")
@@ -112,7 +106,7 @@ def test_rank_0_tells_why_another_rank_has_failed(start: Start) -> None:
 
 
 @pytest.mark.service
-def test_a_reason_left_by_an_earlier_start_does_not_count(start: Start) -> None:
+def test_a_reason_left_by_an_earlier_start_does_not_count(start):
     assert start("fail", 1, 2, start="one").end()[0] == 2
     later = start("wait", 0, 2, start="two")
     later.wait_until_it_waits()
@@ -123,9 +117,7 @@ def test_a_reason_left_by_an_earlier_start_does_not_count(start: Start) -> None:
 
 
 @pytest.mark.parametrize("peak", [1, 2**60])
-def test_the_peak_memory_is_that_of_the_rank_that_had_most(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], peak: int
-) -> None:
+def test_the_peak_memory_is_that_of_the_rank_that_had_most(tmp_path, capsys, peak):
     launch = Launch(rank=0, world_size=2, local_world_size=2, threads=1, by_launcher=True, on_one_host=True)
     progress = Progress()
     own = progress.own_peak_memory()
@@ -133,9 +125,7 @@ def test_the_peak_memory_is_that_of_the_rank_that_had_most(
     assert _result(capsys.readouterr().out)["peak_memory_bytes"] == pytest.approx(max(own, peak), rel=0.5)
 
 
-def test_the_peak_that_all_ranks_have_compared_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_peak_that_all_ranks_have_compared_counts(tmp_path, capsys):
     launch = Launch(rank=0, world_size=2, local_world_size=2, threads=1, by_launcher=True, on_one_host=True)
     for highest, peak in ((None, 5), (9, 9)):
         Ending(
@@ -149,14 +139,14 @@ def test_the_peak_that_all_ranks_have_compared_counts(
 
 
 @pytest.mark.parametrize("loss", ["nan", "-inf"])
-def test_a_loss_that_is_not_finite_ends_the_training(loss: str) -> None:
+def test_a_loss_that_is_not_finite_ends_the_training(loss):
     check_loss(7, 1e30)
     with pytest.raises(TrainingFailure, match=f"^the loss of step 7 is {loss}: training diverged"):
         check_loss(7, float(loss))
 
 
 @pytest.mark.service
-def test_a_hang_shows_where_every_rank_stands(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_shows_where_every_rank_stands(start, monkeypatch):
     monkeypatch.setenv("STACKS_WITHIN_S", "60")  # it ends as soon as both have written theirs
     ranks = [start("hang", rank, 2) for rank in (0, 1)]
     (code, output), (other_code, other_output) = [rank.end() for rank in ranks]
@@ -175,7 +165,7 @@ def test_a_hang_shows_where_every_rank_stands(start: Start, monkeypatch: pytest.
 
 
 @pytest.mark.service
-def test_a_hang_names_the_rank_that_does_not_answer(start: Start) -> None:
+def test_a_hang_names_the_rank_that_does_not_answer(start):
     stopped = start("hang", 1, 2)
     stopped.process.send_signal(signal.SIGSTOP)
     alone = start("hang", 0, 2)
@@ -185,7 +175,7 @@ def test_a_hang_names_the_rank_that_does_not_answer(start: Start) -> None:
 
 
 @pytest.mark.service
-def test_a_forked_process_has_its_signals_to_itself(start: Start) -> None:
+def test_a_forked_process_has_its_signals_to_itself(start):
     code, output = start("fork").end()
     assert code == 0
     assert f"child ended by -{signal.SIGTERM.value}\n" in output
@@ -193,14 +183,14 @@ def test_a_forked_process_has_its_signals_to_itself(start: Start) -> None:
 
 
 @pytest.mark.service
-def test_a_fork_after_the_watch_holds_no_signal_back(start: Start) -> None:
+def test_a_fork_after_the_watch_holds_no_signal_back(start):
     """The launcher of CPU ranks forks then, and what its handler raises would be lost within the fork."""
     code, output = start("fork_twice").end()
     assert (code, output) == (0, "held back: True\nheld back: False\n")
 
 
 @pytest.mark.service
-def test_what_cannot_be_written_hides_no_reason(start: Start, tmp_path: Path) -> None:
+def test_what_cannot_be_written_hides_no_reason(start, tmp_path):
     (tmp_path / "ended").touch()
     code, output = start("fail").end()
     assert code == 2
@@ -209,7 +199,7 @@ def test_what_cannot_be_written_hides_no_reason(start: Start, tmp_path: Path) ->
 
 
 @pytest.mark.service
-def test_a_refused_plan_has_its_result(tmp_path: Path) -> None:
+def test_a_refused_plan_has_its_result(tmp_path):
     ended = light_trainer([str(tmp_path / "gone.json")], tmp_path)
     said, _ = ended.stdout.splitlines()
     result = _result(ended.stdout)
@@ -230,9 +220,7 @@ def test_a_refused_plan_has_its_result(tmp_path: Path) -> None:
         ("checkpoint_load", 1, 1800.0),
     ],
 )
-def test_a_checkpoint_may_take_as_long_as_the_job(
-    tmp_path: Path, mode: str, steps: int, limit: float
-) -> None:
+def test_a_checkpoint_may_take_as_long_as_the_job(tmp_path, mode, steps, limit):
     loads = {"checkpoint_path": "/saved", "first_step": 20, "max_steps": 22}
     fields = loads if mode == "checkpoint_load" else {"max_steps": 20}
     (path,) = write_run(planned(mode=Mode(mode), **fields), tmp_path)
@@ -242,7 +230,7 @@ def test_a_checkpoint_may_take_as_long_as_the_job(
     assert HangLimits().of(progress) == limit
 
 
-def test_limits_follow_the_usual_step() -> None:
+def test_limits_follow_the_usual_step():
     limits = HangLimits.read({"STEPTIME_HANG_FLOOR_S": "7"})
     progress = Progress()
     assert limits.of(progress) == 42.0  # before the second step
@@ -263,7 +251,7 @@ def test_limits_follow_the_usual_step() -> None:
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}, "7.0.1"),
     ],
 )
-def test_the_ranks_of_a_start_share_a_name(environment: dict[str, str], name: str | None) -> None:
+def test_the_ranks_of_a_start_share_a_name(environment, name):
     assert this_start(environment) == name
 
 
@@ -285,6 +273,6 @@ def test_the_ranks_of_a_start_share_a_name(environment: dict[str, str], name: st
         ),
     ],
 )
-def test_an_exception_is_one_sentence(error: Exception, code: int, expected: str) -> None:
+def test_an_exception_is_one_sentence(error, code, expected):
     assert ending.sentence(error, 3, 99) == expected
     assert ending.exit_code(error) == code

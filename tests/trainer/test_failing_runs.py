@@ -2,16 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from steptime.logs.reader import read_log
-from steptime.logs.training_log import Problem
-from steptime.recipes.models import Parallelism, Run
+from steptime.recipes.models import Parallelism
 
-from .conftest import Train
-from .jobs import Trained, planned
+from .jobs import planned
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -38,7 +35,7 @@ if __name__ == "__main__":
 """
 
 
-def _failed(train: Train, run: Run, folder: Path, program: str) -> tuple[Trained, Problem]:
+def _failed(train, run, folder, program):
     """Return the run, and the first problem that the pipeline reads in its log."""
     path = folder / "program.py"
     path.write_text(program, encoding="utf-8")
@@ -57,11 +54,11 @@ def _failed(train: Train, run: Run, folder: Path, program: str) -> tuple[Trained
     return failed, log.problems[0]
 
 
-def _two_ranks(**fields: object) -> Run:
+def _two_ranks(**fields):
     return planned(2, parallelism=Parallelism(data=2), gbs=16, **fields)
 
 
-def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train: Train, tmp_path: Path) -> None:
+def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train, tmp_path):
     failed, problem = _failed(train, _two_ranks(), tmp_path, DIVERGE)
     match = re.fullmatch(
         r"the loss of step (\d) is (nan|inf): training diverged and was stopped\.", problem.message
@@ -72,7 +69,7 @@ def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train: Train,
     assert [str(loss) for loss in losses if loss - loss != 0] == [match[2]]
 
 
-def test_what_only_the_training_finds(train: Train, tmp_path: Path) -> None:
+def test_what_only_the_training_finds(train, tmp_path):
     """These are a missing GPU, an impossible number format, and a model too large for the memory."""
     run = planned()
     recipe = run.recipe

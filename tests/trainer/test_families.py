@@ -7,16 +7,13 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
 
 import pytest
 
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Parallelism
 
-from .conftest import Train
-from .jobs import Trained, loading, planned
+from .jobs import loading, planned
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -40,10 +37,8 @@ IN_TEST_ALL = (
 )
 """Cases left out of `make test`, which has the hybrid in stages, and loads it into tensor-parallel ranks."""
 
-Trainings = Callable[[str, str], Trained]
 
-
-def _cases(families: Iterable[str], names: Iterable[str]) -> list[Any]:
+def _cases(families, names):
     """Return each family with each training."""
     return [
         pytest.param(*case, marks=[pytest.mark.exhaustive] if case in IN_TEST_ALL else [])
@@ -52,12 +47,12 @@ def _cases(families: Iterable[str], names: Iterable[str]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def trainings(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+def trainings(train, tmp_path_factory):
     """Return a function that returns a training, `trainings(family, name)`, and runs it when first asked."""
 
     @functools.cache
-    def made(family: str, name: str) -> Trained:
-        of_family: dict[str, Any] = {"workload": family, "gbs": GBS}
+    def made(family, name):
+        of_family = {"workload": family, "gbs": GBS}
         if name == "one rank":
             run = planned(**of_family, max_steps=END)
         elif name == "saved":
@@ -74,7 +69,7 @@ def trainings(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trainin
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_trains_and_learns(trainings: Trainings, family: str) -> None:
+def test_it_trains_and_learns(trainings, family):
     one_rank = trainings(family, "one rank")
     assert one_rank.exit_code == 0, one_rank.log
     assert list(one_rank.losses) == list(range(END))
@@ -84,7 +79,7 @@ def test_it_trains_and_learns(trainings: Trainings, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_pipeline_reads_the_log_whole(trainings: Trainings, family: str) -> None:
+def test_the_pipeline_reads_the_log_whole(trainings, family):
     trained = trainings(family, "one rank")
     log = read_log(trained.folder / "log.out", max_steps=END)
     assert log.problems == ()
@@ -94,7 +89,7 @@ def test_the_pipeline_reads_the_log_whole(trainings: Trainings, family: str) -> 
     assert len(trained.log.splitlines()) < 40
 
 
-def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -> None:
+def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings):
     trained = trainings(WITH_BAR, "one rank")
     text = (trained.folder / "log.out").read_bytes().decode()
     bars = [bar for bar in re.split("[\r\n]+", text) if bar.startswith("Epoch 0: ") and "train_step" in bar]
@@ -128,12 +123,12 @@ def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -
         ),
     ],
 )
-def test_its_parameters_are_all_there(trainings: Trainings, family: str, parameters: int) -> None:
+def test_its_parameters_are_all_there(trainings, family, parameters):
     assert trainings(family, "one rank").record("start")["num_parameters"] == parameters
 
 
 @pytest.mark.parametrize(("family", "spread"), _cases(FAMILIES, ["saved", *SPREAD]))
-def test_every_parallelism_takes_the_same_steps(trainings: Trainings, family: str, spread: str) -> None:
+def test_every_parallelism_takes_the_same_steps(trainings, family, spread):
     """From the same seed, two data-, tensor- or pipeline-parallel ranks start with the weights of one."""
     trained, one_rank = trainings(family, spread), trainings(family, "one rank")
     assert trained.exit_code == 0, trained.log
@@ -150,7 +145,7 @@ def test_every_parallelism_takes_the_same_steps(trainings: Trainings, family: st
 
 
 @pytest.mark.parametrize(("family", "training"), _cases(FAMILIES, LOADS))
-def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str, training: str) -> None:
+def test_a_load_continues_as_if_uninterrupted(trainings, family, training):
     """Tensor- or pipeline-parallel ranks load the checkpoint of two data-parallel ones."""
     loaded, one_rank = trainings(family, training), trainings(family, "one rank")
     assert loaded.exit_code == 0, loaded.log
@@ -163,7 +158,7 @@ def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str,
 
 
 @pytest.mark.parametrize(("family", "training"), _cases(FAMILIES, ["saved", "loaded, tensor"]))
-def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: str) -> None:
+def test_a_checkpoint_is_measured(trainings, family, training):
     trained = trainings(family, training)
     (measured,) = trained.record("result")["checkpoints"]
     (checkpoint,) = trainings(family, "saved").checkpoints.iterdir()

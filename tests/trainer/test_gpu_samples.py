@@ -3,9 +3,6 @@
 import json
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -20,13 +17,13 @@ from steptime.waiting import poll_until
 from trainer import gpu_samples
 from trainer.gpu_samples import SamplingProcess, clocks_down_since, link_errors, read_sample
 
-from .jobs import ROOT, WarmTrainer, planned
+from .jobs import ROOT, planned
 
 STAND_INS = ROOT / "tests" / "stand_ins" / "gpu_node"
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def node(monkeypatch):
     """Return a function that gives this machine eight H100s with a fault."""
     monkeypatch.setenv("PATH", f"{STAND_INS}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -35,7 +32,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda fault: monkeypatch.setenv("STAND_IN_GPU_FAULTS", json.dumps({"gb-017": fault}))
 
 
-def sampled(folder: Path, ranks: int = 4) -> dict[str, Any] | None:
+def sampled(folder, ranks=4):
     """Return the sampling process's summary of the time in which it took two samples of each GPU."""
     process, began_at = SamplingProcess(folder, ranks), time.time()
     file = folder / "gpu_samples" / "gb-017.csv"
@@ -47,7 +44,7 @@ def sampled(folder: Path, ranks: int = 4) -> dict[str, Any] | None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("driver", ["none", "old driver"])
-def test_a_node_says_what_its_gpus_did(node: Callable[[str], None], tmp_path: Path, driver: str) -> None:
+def test_a_node_says_what_its_gpus_did(node, tmp_path, driver):
     node(driver)
     samples = sampled(tmp_path)
     assert samples is not None
@@ -65,7 +62,7 @@ def test_a_node_says_what_its_gpus_did(node: Callable[[str], None], tmp_path: Pa
 
 
 @pytest.mark.long
-def test_a_throttled_gpu_and_link_errors_are_told(node: Callable[[str], None], tmp_path: Path) -> None:
+def test_a_throttled_gpu_and_link_errors_are_told(node, tmp_path):
     node("throttled")
     samples = sampled(tmp_path / "throttled")
     assert samples is not None
@@ -83,9 +80,7 @@ def test_a_throttled_gpu_and_link_errors_are_told(node: Callable[[str], None], t
 
 
 @pytest.mark.long
-def test_gpus_are_those_that_the_ranks_use(
-    node: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_those_that_the_ranks_use(node, tmp_path, monkeypatch):
     node("none")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7,1")
     samples = sampled(tmp_path, ranks=2)
@@ -93,9 +88,7 @@ def test_gpus_are_those_that_the_ranks_use(
     assert samples["gpus"] == [6, 7]
 
 
-def test_without_a_gpu_there_is_no_summary_and_no_delay(
-    node: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_there_is_no_summary_and_no_delay(node, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     began = time.monotonic()
     assert SamplingProcess(tmp_path, 1).end(0.0, time.time()) is None
@@ -104,7 +97,7 @@ def test_without_a_gpu_there_is_no_summary_and_no_delay(
 
 
 @pytest.mark.long
-def test_it_ends_with_its_rank(node: Callable[[str], None], tmp_path: Path) -> None:
+def test_it_ends_with_its_rank(node, tmp_path):
     node("none")
     process = SamplingProcess(tmp_path, 1)._process
     me = psutil.Process(process.pid)
@@ -119,9 +112,7 @@ def test_it_ends_with_its_rank(node: Callable[[str], None], tmp_path: Path) -> N
     process.wait()
 
 
-def test_a_process_that_does_not_answer_is_ended(
-    node: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_does_not_answer_is_ended(node, tmp_path, monkeypatch):
     node("none")
     monkeypatch.setattr(gpu_samples, "_ANSWERS_WITHIN_S", 0)
     process = SamplingProcess(tmp_path, 1)
@@ -133,16 +124,14 @@ def test_a_process_that_does_not_answer_is_ended(
     ("max_steps", "window", "steps"),
     [(50, (49, 49), (30, 49)), (50, (11, 44), (11, 44)), (20, (10, 19), (10, 19)), (30, (28, 29), (15, 29))],
 )
-def test_a_short_window_is_summarised_with_steps_before_it(
-    max_steps: int, window: tuple[int, int], steps: tuple[int, int]
-) -> None:
+def test_a_short_window_is_summarised_with_steps_before_it(max_steps, window, steps):
     run = planned(max_steps=max_steps, window=Window(first=window[0], last=window[1]))
     samples = gpu_samples.sampled_steps(run)
     assert (samples[0], samples[-1]) == steps
 
 
-def test_clocks_are_down_since_they_stay_below_what_they_were() -> None:
-    def since(*clocks: int) -> float | None:
+def test_clocks_are_down_since_they_stay_below_what_they_were():
+    def since(*clocks):
         lines = (f"0, 600, {clock}, 2619, 60, 0, 0, 0x0" for clock in clocks)
         samples = [read_sample(line, at) for at, line in enumerate(lines)]
         return clocks_down_since([sample for sample in samples if sample is not None])
@@ -153,13 +142,13 @@ def test_clocks_are_down_since_they_stay_below_what_they_were() -> None:
     assert since(1410, 1410) is None
 
 
-def test_what_is_not_reported_is_unknown() -> None:
+def test_what_is_not_reported_is_unknown():
     assert read_sample('Field "clocks_event_reasons.active" is not a valid field to query.', 0.0) is None
     sample = read_sample("3, [N/A], 1755, [Not Supported], 58, [N/A], [N/A], [N/A]\n", 7.5)
     assert sample == (7.5, 3, None, 1755, None, 58, None, None, 0)
 
 
-def test_error_counters_of_ports_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_counters_of_ports_are_read(tmp_path, monkeypatch):
     for counter, value in (
         ("mlx5_0/ports/1/counters/symbol_error", "7"),
         ("mlx5_0/ports/1/counters/port_rcv_data", "99"),
@@ -192,7 +181,7 @@ print("after:", sampling.poll())
 
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
-def test_a_training_that_fails_ends_its_sampling(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+def test_a_training_that_fails_ends_its_sampling(warm_trainer, tmp_path):
     (program := tmp_path / "program.py").write_text(AFTER_A_FAILURE, encoding="utf-8")
     ended = warm_trainer.run(str(program), [], folder=tmp_path)
     assert "before: None\nafter: 0\n" in ended.log
@@ -200,10 +189,10 @@ def test_a_training_that_fails_ends_its_sampling(warm_trainer: WarmTrainer, tmp_
 
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
-def test_a_training_tells_its_slow_rank_and_its_hot_gpu(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+def test_a_training_tells_its_slow_rank_and_its_hot_gpu(warm_trainer, tmp_path):
     """Each is named from the log, and the other ranks do not hide the slow one."""
     sampling = Performance(trainer=TrainerSettings(gpu_samples=True))
-    steps: dict[str, Any] = {"max_steps": 8, "window": Window(first=4, last=7)}
+    steps = {"max_steps": 8, "window": Window(first=4, last=7)}
     run = planned(4, parallelism=Parallelism(data=4), gbs=16, performance=sampling, **steps)
     trained = warm_trainer.train(run, tmp_path, program=str(ROOT / "tests/trainer/programs/slow_node.py"))
     assert trained.exit_code == 0, trained.log

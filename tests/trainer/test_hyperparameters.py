@@ -1,7 +1,6 @@
 """The learning rate, which on GPUs equals the one in the documents' sample logs."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from .jobs import write_run
         ({"workload": "nemotron4", "size": "tiny", "gpu_type": "cpu"}, 49, "0.0003"),
     ],
 )
-def test_the_rate_of_a_step(tmp_path: Path, options: dict[str, Any], step: int, printed: str) -> None:
+def test_the_rate_of_a_step(tmp_path, options, step, printed):
     run = plan(PlanRequest.model_validate(options)).runs[0]
     (path,) = write_run(run, tmp_path)
     assert f"{learning_rate(read_run(Path(path)), step):.4g}" == printed

@@ -31,7 +31,7 @@ TORCHRUN = {
 
 
 @pytest.fixture(autouse=True)
-def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_launcher(monkeypatch):
     """Remove the variables of a launcher that may run these tests, and afterwards those that a test sets."""
     names = (*STEP, *TORCHRUN, "GROUP_RANK", "MASTER_PORT", "OMP_NUM_THREADS", "PMIX_RANK")
     for name in names:
@@ -39,19 +39,19 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+def launched(monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
 
-def test_alone() -> None:
+def test_alone():
     launch = read_launch()
     assert (launch.rank, launch.world_size, launch.nodes, launch.threads) == (0, 1, 1, 1)
     assert not launch.by_launcher
     assert launch.on_one_host
 
 
-def test_torchrun_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_says_it_all(monkeypatch):
     """This holds inside a Slurm job too."""
     launched(monkeypatch, {**STEP, **TORCHRUN})
     launch = read_launch()
@@ -59,7 +59,7 @@ def test_torchrun_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (launch.by_launcher, launch.has_mpi) == (True, False)
 
 
-def test_srun_is_read_where_torchrun_did_not_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_srun_is_read_where_torchrun_did_not_start_it(monkeypatch):
     launched(monkeypatch, {**STEP, "MASTER_ADDR": "n1", "MASTER_PORT": "20017"})
     launch = read_launch()
     assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (5, 8, 4, 2)
@@ -78,15 +78,13 @@ def test_srun_is_read_where_torchrun_did_not_start_it(monkeypatch: pytest.Monkey
         ),  # torchrun within a step starts no MPI for its ranks
     ],
 )
-def test_mpi_is_there_where_srun_was_told_to_start_it(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], has_mpi: bool
-) -> None:
+def test_mpi_is_there_where_srun_was_told_to_start_it(monkeypatch, environment, has_mpi):
     """`--mpi=pmix` sets PMIX_RANK for each task, `--mpi=none` does not (observed on Slurm 22.05)."""
     launched(monkeypatch, environment)
     assert read_launch().has_mpi is has_mpi
 
 
-def test_srun_in_torchruns_words() -> None:
+def test_srun_in_torchruns_words():
     told = ranks_of_srun({**STEP, "MASTER_ADDR": "n1", "MASTER_PORT": "20017"})
     assert told == {
         "RANK": "5",
@@ -100,18 +98,18 @@ def test_srun_in_torchruns_words() -> None:
 
 
 @pytest.mark.parametrize("job_id", ["1", "45535", "99999", "4294967294"])
-def test_ranks_without_a_port_meet_at_one_that_exists(job_id: str) -> None:
+def test_ranks_without_a_port_meet_at_one_that_exists(job_id):
     step = {**STEP, "MASTER_ADDR": "n1", "SLURM_JOB_ID": job_id}
     step.pop("MASTER_PORT", None)
     assert FIRST_PORT <= int(ranks_of_srun(step)["MASTER_PORT"]) < 32768
 
 
-def test_a_batch_script_is_no_rank() -> None:
+def test_a_batch_script_is_no_rank():
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
     assert ranks_of_srun(batch) == {}
 
 
-def test_nodes_with_different_numbers_of_tasks_are_refused() -> None:
+def test_nodes_with_different_numbers_of_tasks_are_refused():
     with pytest.raises(
         TrainerError, match=r"different numbers of tasks on its nodes \(4,3\).*--ntasks-per-node"
     ):
@@ -119,12 +117,12 @@ def test_nodes_with_different_numbers_of_tasks_are_refused() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.1.1", "localhost"])
-def test_nodes_that_share_a_host(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_nodes_that_share_a_host(monkeypatch, address):
     launched(monkeypatch, {**STEP, "MASTER_ADDR": address})
     assert read_launch().on_one_host
 
 
-def test_a_plan_for_the_cpu_hides_the_gpus_of_its_machine() -> None:
+def test_a_plan_for_the_cpu_hides_the_gpus_of_its_machine():
     program = (
         "import os; from types import SimpleNamespace as Of; from trainer.environment import prepare; "
         "prepare(Of(threads=3, on_one_host={}), Of(gpu_type={!r}, backend='nemo')); "
@@ -133,7 +131,7 @@ def test_a_plan_for_the_cpu_hides_the_gpus_of_its_machine() -> None:
     )
     given = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "9"}
 
-    def prepared(gpu_type: str, *, on_one_host: bool = True) -> str:
+    def prepared(gpu_type, *, on_one_host=True):
         argv = [sys.executable, "-c", program.format(on_one_host, gpu_type)]
         return captured(argv, env=given, cwd=Path(__file__).parents[2]).stdout.strip()
 

@@ -2,7 +2,6 @@
 
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from trainer.progress import CheckpointTransfer, Progress
 from trainer.watchdog import HangLimits
 
 
-def run(**fields: Any) -> Any:
+def run(**fields):
     default = {"mode": "performance", "first_step": 0, "max_steps": 50, "window": None}
     return SimpleNamespace(**{**default, **fields})
 
@@ -24,7 +23,7 @@ def run(**fields: Any) -> Any:
     ("text", "floor_s"),
     [(None, 300.0), ("1", 1.0), ("0.001", 0.001), ("0", None), ("-1", None), ("nan", None), ("soon", None)],
 )
-def test_a_floor_is_a_positive_number_of_seconds(text: str | None, floor_s: float | None) -> None:
+def test_a_floor_is_a_positive_number_of_seconds(text, floor_s):
     environment = {} if text is None else {"STEPTIME_HANG_FLOOR_S": text}
     if floor_s is None:
         with pytest.raises(TrainerError, match=f"STEPTIME_HANG_FLOOR_S='{text}' .* is not a positive number"):
@@ -49,9 +48,7 @@ def test_a_floor_is_a_positive_number_of_seconds(text: str | None, floor_s: floa
         ({"steps": 2, "times": [12.0], "notes_steps": False}, 1, math.inf, "75 s of step 1"),
     ],
 )
-def test_how_long_a_step_may_take_and_what_is_said_then(
-    fields: dict[str, Any], step: int | None, limit_s: float, where: str
-) -> None:
+def test_how_long_a_step_may_take_and_what_is_said_then(fields, step, limit_s, where):
     progress = Progress(run=run(mode=fields.get("mode", "performance")), step=step)
     progress.steps_trained, progress.notes_steps = fields.get("steps", 0), fields.get("notes_steps", True)
     progress.wall_times_s.extend(fields.get("times", ()))
@@ -72,7 +69,7 @@ def test_how_long_a_step_may_take_and_what_is_said_then(
         ),
     ],
 )
-def test_which_ranks_shared_their_stacks(silent: list[int], ranks: int, sentence: str) -> None:
+def test_which_ranks_shared_their_stacks(silent, ranks, sentence):
     assert watchdog._shown(silent, ranks) == sentence
 
 
@@ -80,12 +77,12 @@ def test_which_ranks_shared_their_stacks(silent: list[int], ranks: int, sentence
     ("size", "duration_s", "blocked_s", "rate"),
     [(160 * 10**9, 80.0, 2.5, 2.0), (80 << 30, 1.0, 1.0, 85.89934592), (1, 0.0, 0.0, None)],
 )
-def test_a_transfer_has_its_rate(size: int, duration_s: float, blocked_s: float, rate: float | None) -> None:
+def test_a_transfer_has_its_rate(size, duration_s, blocked_s, rate):
     numbers = {"size_bytes": size, "duration_s": duration_s, "blocked_s": blocked_s, "gb_per_s": rate}
     assert CheckpointTransfer("save", size, duration_s, blocked_s).as_record() == {"kind": "save"} | numbers
 
 
-def test_the_usual_step_is_the_median_of_the_last_fifty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usual_step_is_the_median_of_the_last_fifty(monkeypatch):
     ends = iter([0.0, 10.0, *(10.0 + 0.5 * step for step in range(1, 51))])
     monkeypatch.setattr("time.perf_counter", lambda: next(ends))
     progress = Progress(moved_at=-100.0)
@@ -101,11 +98,11 @@ def test_the_usual_step_is_the_median_of_the_last_fifty(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("step", "rate"), [(0, 1 / 2001), (1, 2 / 2001), (1999, 2000 / 2001), (2000, 1.0), (2001, 1.0)]
 )
-def test_the_rate_rises_until_the_warm_up_is_over(step: int, rate: float) -> None:
+def test_the_rate_rises_until_the_warm_up_is_over(step, rate):
     settings = SimpleNamespace(learning_rate=None, warmup_steps=None)
-    on_gpus: Any = SimpleNamespace(settings=settings, recipe=SimpleNamespace(gpu_type="h100"))
+    on_gpus = SimpleNamespace(settings=settings, recipe=SimpleNamespace(gpu_type="h100"))
     assert learning_rate(on_gpus, step) == pytest.approx(3e-4 * rate)
-    on_cpu: Any = SimpleNamespace(settings=settings, recipe=SimpleNamespace(gpu_type="cpu"))
+    on_cpu = SimpleNamespace(settings=settings, recipe=SimpleNamespace(gpu_type="cpu"))
     assert learning_rate(on_cpu, step) == pytest.approx(3e-4 * min(1, (step + 1) / 11))
 
 
@@ -124,14 +121,14 @@ def test_the_rate_rises_until_the_warm_up_is_over(step: int, rate: float) -> Non
         ({"max_steps": 1}, range(1)),
     ],
 )
-def test_which_steps_are_sampled(fields: dict[str, Any], steps: range) -> None:
+def test_which_steps_are_sampled(fields, steps):
     if "window" in fields:
         first, last = fields["window"]
         fields = fields | {"window": SimpleNamespace(first=first, last=last)}
     assert gpu_samples.sampled_steps(run(**fields)) == steps
 
 
-def sample(at: float, **fields: Any) -> Sample:
+def sample(at, **fields):
     default = {"gpu": 0, "power_w": 700.0, "sm_clock_mhz": 1980.0, "memory_clock_mhz": 2619.0}
     default |= {
         "temperature_c": 60.0,
@@ -155,12 +152,12 @@ def sample(at: float, **fields: Any) -> Sample:
         ([2000, None, 1899, None], 3.0),
     ],
 )
-def test_since_when_clocks_are_low(clocks: list[float | None], since: float | None) -> None:
+def test_since_when_clocks_are_low(clocks, since):
     samples = [sample(at, sm_clock_mhz=clock) for at, clock in enumerate(clocks, 1)]
     assert clocks_down_since(samples) == since
 
 
-def test_a_summary_has_each_number_of_each_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_summary_has_each_number_of_each_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
     errors = {"mlx5_0/1 symbol_error": 7, "GPU 3 NVLink 5 replay": 9, "unchanged": 4, "new": 2}
     monkeypatch.setattr(gpu_samples, "link_errors", lambda: errors)
@@ -207,13 +204,13 @@ def test_a_summary_has_each_number_of_each_gpu(monkeypatch: pytest.MonkeyPatch, 
         ("", None),
     ],
 )
-def test_a_line_of_nvidia_smi_has_each_value_in_its_place(line: str, expected: Any) -> None:
+def test_a_line_of_nvidia_smi_has_each_value_in_its_place(line, expected):
     read = read_sample(line, 5.0)
     assert (read and tuple(read)) == (expected and (5.0, *expected))
 
 
 @pytest.mark.parametrize(("world", "local", "nodes"), [(1, 1, 1), (8, 8, 1), (16, 8, 2), (2048, 4, 512)])
-def test_ranks_are_on_nodes_of_equal_size(world: int, local: int, nodes: int) -> None:
+def test_ranks_are_on_nodes_of_equal_size(world, local, nodes):
     launch = Launch(
         rank=0, world_size=world, local_world_size=local, threads=1, by_launcher=True, on_one_host=False
     )

@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from steptime.recipes.models import NamedRecipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 
-from .jobs import ROOT, WarmTrainer
+from .jobs import ROOT
 
 PROGRAM = ROOT / "tests" / "trainer" / "programs" / "named_recipe.py"
 STEPS = 3
@@ -24,7 +23,7 @@ LARGER = ("gpt_oss_120b", "kimi_k2", "llama31_405b", "llama3_70b", "qwen3_235b_a
 """Recipes like a smaller one of the same family, which `make test` builds."""
 
 
-def overrides_by_recipe() -> dict[str, set[str]]:
+def overrides_by_recipe():
     """Return the overrides of Hydra that shipped workloads pass to each recipe."""
     overrides = defaultdict(set)
     for workload in list_workloads():
@@ -55,9 +54,7 @@ OVERRIDES = overrides_by_recipe()
         *(pytest.param(name, marks=pytest.mark.exhaustive) for name in LARGER),
     ],
 )
-def test_a_recipe_is_built_with_the_overrides_of_its_workloads_and_trains(
-    warm_bridge: WarmTrainer, recipe: str, tmp_path: Path
-) -> None:
+def test_a_recipe_is_built_with_the_overrides_of_its_workloads_and_trains(warm_bridge, recipe, tmp_path):
     arguments = [f"{recipe}_pretrain_config", str(STEPS), *sorted(OVERRIDES[recipe])]
     trained = warm_bridge.run(str(PROGRAM), arguments, folder=tmp_path)
     if f"has no attribute '{recipe}_pretrain_config'" in trained.log:

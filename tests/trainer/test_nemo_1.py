@@ -5,7 +5,6 @@ The image is not available here: a stand-in reads the command line by Hydra, as 
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,14 +13,13 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.reader import read_log
 from steptime.measure.metrics import measure
 from steptime.measure.quality import validate
-from steptime.recipes.models import Parallelism, ProfileWindow, Run
+from steptime.recipes.models import Parallelism, ProfileWindow
 from steptime.recipes.planning import PlanRequest, plan
 from trainer import nemo1
 from trainer.launch import Launch
 from trainer.nemo1 import CONFIG, overrides
 from trainer.run import read_run
 
-from .conftest import Train
 from .jobs import light_trainer, write_run
 
 PROGRAM = Path(__file__).parent / "programs" / "nemo_1.py"
@@ -35,19 +33,19 @@ sys.exit(main())
 """
 
 
-def planned(**options: Any) -> Run:
+def planned(**options):
     request = {"workload": "nemotron4-340b-24.11", "gpu_type": "h100", "size": "340b", "gpus": "128"}
     return plan(PlanRequest.model_validate(request | options)).runs[0]
 
 
-def on_one_gpu(run: Run) -> Run:
+def on_one_gpu(run):
     recipe = run.recipe.model_copy(update={"parallelism": Parallelism(data=1)})
     settings = run.performance.trainer.model_copy(update={"tp_comm_overlap": False})
     performance = run.performance.model_copy(update={"trainer": settings})
     return run.model_copy(update={"recipe": recipe, "performance": performance})
 
 
-def test_the_plan_decides_nothing_that_the_file_says(tmp_path: Path) -> None:
+def test_the_plan_decides_nothing_that_the_file_says(tmp_path):
     """Only a profile is an exception: otherwise one of two values would have to be wrong."""
     launch = Launch(
         rank=0, world_size=128, local_world_size=8, threads=1, by_launcher=True, on_one_host=False
@@ -58,7 +56,7 @@ def test_the_plan_decides_nothing_that_the_file_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tensor", [8, 1])
-def test_each_value_of_the_plan_has_its_key(tmp_path: Path, tensor: int) -> None:
+def test_each_value_of_the_plan_has_its_key(tmp_path, tensor):
     run = on_one_gpu(planned(profile=True))  # without what needs tensor parallelism
     spread = Parallelism(tensor=tensor, pipeline=4, data=4, virtual_pipeline=2)
     recipe = run.recipe.model_copy(update={"parallelism": spread, "micro_batch_size": 2})
@@ -98,7 +96,7 @@ def test_each_value_of_the_plan_has_its_key(tmp_path: Path, tensor: int) -> None
     assert {name: told[name] for name in expected} == {name: str(value) for name, value in expected.items()}
 
 
-def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
+def test_an_image_that_has_it_not_is_told(tmp_path):
     ended = light_trainer(write_run(on_one_gpu(planned()), tmp_path), tmp_path)
     assert ended.returncode == 1
     assert ended.stdout.startswith(
@@ -109,7 +107,7 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.trainer
 @pytest.mark.timeout(1500)
-def test_its_log_becomes_a_valid_result(train: Train, tmp_path: Path) -> None:
+def test_its_log_becomes_a_valid_result(train, tmp_path):
     """test_rows.py compares all arguments of the program with upstream's."""
     folder = tmp_path / "it's a $(folder), [with] what = 'shells\\' \\and Hydra\\' read\\"
     folder.mkdir()

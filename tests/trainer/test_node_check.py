@@ -4,31 +4,27 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
 from trainer import gpu_health, node_check
 from trainer.gpu_health import CannotTell, Demands, NodeFault
 
-from .jobs import Trained, WarmTrainer
-
 STAND_INS = Path(__file__).parents[1] / "stand_ins" / "gpu_node"
 H100 = Demands(product="H100", count=8, free_memory_percent=95, power_limit_percent=100, clock_percent=100)
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Any:
+def node(monkeypatch):
     """Return a function that gives this machine eight H100s with a fault."""
     monkeypatch.setenv("PATH", f"{STAND_INS}:{os.environ['PATH']}")
     return lambda fault: monkeypatch.setenv("STAND_IN_GPU_FAULTS", json.dumps({"*": fault}))
 
 
 @pytest.mark.long
-def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
+def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node):
     told = {
         "none": [],
         "tells nothing": [],
@@ -47,15 +43,13 @@ def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
         assert list(gpu_health.find_faults(gpu_health.gpus_here(), H100)) == clauses
 
 
-def test_a_gpu_that_nvidia_smi_cannot_reach_is_the_nodes_fault(node: Any) -> None:
+def test_a_gpu_that_nvidia_smi_cannot_reach_is_the_nodes_fault(node):
     node("lost")
     with pytest.raises(NodeFault, match=r"a GPU has fallen off the bus .*\(.*GPU is lost"):
         gpu_health.gpus_here()
 
 
-def test_what_nvidia_smi_does_not_know_is_nobodys_fault(
-    node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_nvidia_smi_does_not_know_is_nobodys_fault(node, monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_health, "_FIELDS", ("index", "colour"))
     with pytest.raises(CannotTell, match='exit code 2: Field "colour" is not a valid field'):
         gpu_health.gpus_here()
@@ -65,7 +59,7 @@ def test_what_nvidia_smi_does_not_know_is_nobodys_fault(
 
 
 @pytest.mark.long
-def test_recent_hardware_errors_count_and_those_of_programs_do_not(node: Any) -> None:
+def test_recent_hardware_errors_count_and_those_of_programs_do_not(node):
     told = {
         "none": [],
         "xid": ["Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"],
@@ -79,7 +73,7 @@ def test_recent_hardware_errors_count_and_those_of_programs_do_not(node: Any) ->
         gpu_health.hardware_errors(24)
 
 
-def test_hardware_errors_count_for_hours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hardware_errors_count_for_hours(monkeypatch, tmp_path):
     now_s, error_s = 100 * 3600.0, 98 * 3600.0
     (tmp_path / "uptime").write_text(f"{now_s} 0.0\n")
     dmesg = tmp_path / "dmesg"
@@ -94,7 +88,7 @@ def test_hardware_errors_count_for_hours(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ]
 
 
-def test_a_node_has_the_rate_of_its_slowest_rank_and_the_faults_of_all() -> None:
+def test_a_node_has_the_rate_of_its_slowest_rank_and_the_faults_of_all():
     nodes = {name: {"faults": [], "matmul_tflops": None} for name in ("a", "b")}
     reports = [
         {"node": "a", "matmul_tflops": 400.0, "rate_faults": []},
@@ -108,7 +102,7 @@ def test_a_node_has_the_rate_of_its_slowest_rank_and_the_faults_of_all() -> None
     }
 
 
-def test_the_bus_bandwidth_is_counted_as_nccl_tests_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bus_bandwidth_is_counted_as_nccl_tests_do(monkeypatch):
     """4 MiB in 2 ms on four ranks: 2 × 3/4 × 4 MiB / 2 ms, with a clock and a torch that stand in."""
     clock = iter([0.0, 9.0, 10.0, 10.003, 20.0, 20.002, 30.0, 30.005])
     distributed = ModuleType("torch.distributed")
@@ -120,7 +114,7 @@ def test_the_bus_bandwidth_is_counted_as_nccl_tests_do(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
     monkeypatch.setattr(node_check, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    ranks: Any = SimpleNamespace(launch=SimpleNamespace(rank=0, world_size=4), store=None)
+    ranks = SimpleNamespace(launch=SimpleNamespace(rank=0, world_size=4), store=None)
 
     measured = node_check._all_reduce(Namespace(device="cpu", time_limit_s=60), ranks)
 
@@ -144,10 +138,10 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def two_ranks(warm_trainer: WarmTrainer, tmp_path: Path) -> Callable[..., tuple[Trained, dict[str, Any]]]:
+def two_ranks(warm_trainer, tmp_path):
     """Return a function that checks this machine on two ranks, and returns the findings too."""
 
-    def check(*options: str) -> tuple[Trained, dict[str, Any]]:
+    def check(*options):
         program = tmp_path / "two_ranks.py"
         program.write_text(TWO_RANKS, encoding="utf-8")
         done = warm_trainer.run(str(program), [*options], folder=tmp_path)
@@ -157,7 +151,7 @@ def two_ranks(warm_trainer: WarmTrainer, tmp_path: Path) -> Callable[..., tuple[
 
 
 @pytest.mark.trainer
-def test_two_ranks_measure_their_rates(two_ranks: Any) -> None:
+def test_two_ranks_measure_their_rates(two_ranks):
     done, result = two_ranks()
     assert done.exit_code == 0, done.log
     assert f"steptime.node_check {json.dumps(result)}" in done.log.splitlines()
@@ -170,7 +164,7 @@ def test_two_ranks_measure_their_rates(two_ranks: Any) -> None:
 
 
 @pytest.mark.trainer
-def test_a_rank_that_is_too_slow_condemns_its_node(two_ranks: Any) -> None:
+def test_a_rank_that_is_too_slow_condemns_its_node(two_ranks):
     done, result = two_ranks("--least-matmul-tflops=1000")
     assert done.exit_code == node_check.REFUSED, done.log
     [here] = result["nodes"]
@@ -179,9 +173,7 @@ def test_a_rank_that_is_too_slow_condemns_its_node(two_ranks: Any) -> None:
     assert f"steptime: the node check refuses {here['node']}: {here['faults'][0]}" in done.log
 
 
-def test_a_check_without_torch_judges_no_node(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_without_torch_judges_no_node(monkeypatch, tmp_path, capsys):
     """This environment never has torch."""
     monkeypatch.chdir(tmp_path)
     assert node_check.main(["--device=cpu", "--time-limit-s=5"]) == node_check.BROKEN

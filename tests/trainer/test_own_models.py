@@ -2,14 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from steptime.recipes.models import LatentAttention, ModelShape, MoeShape, Parallelism
+from steptime.recipes.models import LatentAttention, MoeShape, Parallelism
 from steptime.recipes.parameters import count_parameters
 
-from .conftest import Train
 from .jobs import DATA, MIXTURE, mixture, tiny_of
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
@@ -53,7 +51,7 @@ MODELS = {
 }
 
 
-def parameters_of(shape: ModelShape) -> float:
+def parameters_of(shape):
     """Return the number of parameters, with layers for further tokens, which published numbers leave out."""
     further = shape.mtp_num_layers or 0
     counted = count_parameters(shape.model_copy(update={"num_layers": shape.num_layers + further}))
@@ -64,9 +62,7 @@ def parameters_of(shape: ModelShape) -> float:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (at > 0)) for at, name in enumerate(MODELS)]
 )
-def test_models_of_every_kind_train_alike_on_one_rank_and_on_two(
-    train_on_bridge: Train, tmp_path: Path, name: str
-) -> None:
+def test_models_of_every_kind_train_alike_on_one_rank_and_on_two(train_on_bridge, tmp_path, name):
     shape = MODELS[name]
     losses = {}
     spreads = [ONE_RANK, EXPERT_2 if shape.moe else Parallelism(data=2)]
@@ -86,7 +82,7 @@ def test_models_of_every_kind_train_alike_on_one_rank_and_on_two(
         assert losses[at] == pytest.approx(losses[0], rel=ROUNDING)
 
 
-def with_fields(**fields: Any) -> ModelShape:
+def with_fields(**fields):
     return MIXTURE.model_copy(update={"megatron_fields": fields})
 
 
@@ -129,9 +125,7 @@ sys.exit(0)
 """
 
 
-def test_fields_that_megatron_bridge_does_not_take_are_refused_in_one_sentence(
-    train_on_bridge: Train, tmp_path: Path
-) -> None:
+def test_fields_that_megatron_bridge_does_not_take_are_refused_in_one_sentence(train_on_bridge, tmp_path):
     program = tmp_path / "build_each.py"
     program.write_text(BUILD_EACH, encoding="utf-8")
     plans = [mixture(ONE_RANK, shape).model_dump(mode="json") for shape, _ in REFUSED.values()]

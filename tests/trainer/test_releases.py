@@ -9,7 +9,6 @@ import hashlib
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from trainer.run import read_run
 from trainer.versions import TRIED
 
 from .jobs import ROOT, write_run
-from .named_upstream import Trainer, Use
+from .named_upstream import Trainer
 from .release_source import Source
 from .trainer_file import ARGUMENT
 
@@ -67,7 +66,7 @@ class Release(NamedTuple):
     """The fields of each row by name; None for the release in which every use is looked up."""
 
 
-def source_of(release: dict[str, Any]) -> Source:
+def source_of(release):
     """Return the wheels of a release in the lock, downloaded once from PyPI and checked by hash."""
     wanted = "\n".join(release["wheels"])
     kept = home() / "releases" / hashlib.sha256(wanted.encode()).hexdigest()[:16]
@@ -87,9 +86,9 @@ def source_of(release: dict[str, Any]) -> Source:
     return Source(sorted(kept.glob("*.whl")))
 
 
-def rows_of_images() -> dict[str, list[Row]]:
+def rows_of_images():
     """Return the documents' rows for each image that runs steptime's trainer with NeMo 2."""
-    rows: dict[str, list[Row]] = {}
+    rows = {}
     for name in list_workloads():
         workload = load_workload(name)
         for recipe, rule in workload.recipes():
@@ -105,7 +104,7 @@ def rows_of_images() -> dict[str, list[Row]]:
 
 
 @pytest.fixture(scope="module")
-def releases() -> list[Release]:
+def releases():
     """Return every release of the lock."""
     rows = rows_of_images()
     locked = tomllib.loads(LOCK.read_text())["release"]
@@ -129,7 +128,7 @@ class Checked:
     """By class, the names of which only Lightning or torch can tell whether they exist."""
 
 
-def check(releases: Sequence[Release], uses: Sequence[Use]) -> Checked:
+def check(releases, uses):
     """Look up each use in each release whose rows reach it."""
     checked = Checked([], {})
     for release in releases:
@@ -147,7 +146,7 @@ def check(releases: Sequence[Release], uses: Sequence[Use]) -> Checked:
     return checked
 
 
-def reached(use: Use, release: Release, releases: Sequence[Release]) -> bool:
+def reached(use, release, releases):
     """Return whether the trainer reaches the use with this release, for a row of its images."""
     for name in (condition.name for condition in use.conditions if condition.value is ARGUMENT):
         # A condition is about this callable only if the callable has such an argument in some release.
@@ -171,13 +170,13 @@ def reached(use: Use, release: Release, releases: Sequence[Release]) -> bool:
     )
 
 
-def has_argument(of: str, name: str, source: Source) -> bool:
+def has_argument(of, name, source):
     definition = source.find(of)
     parameters = source.parameters(definition) if definition else None
     return parameters is not None and name in parameters.names
 
 
-def is_there(use: Use, source: Source) -> bool | None:
+def is_there(use, source):
     """Return whether a release has what is used; None if its source cannot tell."""
     definition = source.find(use.of)
     if definition is None:
@@ -194,13 +193,13 @@ def is_there(use: Use, source: Source) -> bool | None:
     return use.name == "__init__" or source.has_attribute(definition, use.name)
 
 
-def test_every_name_is_in_every_release(releases: list[Release]) -> None:
+def test_every_name_is_in_every_release(releases):
     checked = check(releases, list(Trainer(ROOT / "trainer").uses()))
     assert checked.missing == []
     assert checked.undecided == OF_LIGHTNING
 
 
-def test_buffers_that_a_plan_names_are_in_its_images_release(releases: list[Release]) -> None:
+def test_buffers_that_a_plan_names_are_in_its_images_release(releases):
     module = "nemo.collections.llm.recipes.tp_overlap_configs.userbuffers"
     named = {
         (
@@ -216,7 +215,7 @@ def test_buffers_that_a_plan_names_are_in_its_images_release(releases: list[Rele
     assert {name.split("_")[2] for _, name, _ in named} == {"b200", "h100"}
 
 
-def test_the_newest_is_what_this_project_trains_with(releases: list[Release]) -> None:
+def test_the_newest_is_what_this_project_trains_with(releases):
     assert releases[-1].name == f"NeMo {TRIED['nemo']}, Megatron-Core {TRIED['megatron_core']}"
 
 
@@ -231,7 +230,7 @@ OF_APEX = {"bucket_cap_mb"}
 """Keys of Apex' DistributedFusedAdam, which gets the rest of `optim`."""
 
 
-def test_nemo_1_reads_every_key_that_it_is_given(tmp_path: Path) -> None:
+def test_nemo_1_reads_every_key_that_it_is_given(tmp_path):
     read = source_of(tomllib.loads(LOCK.read_text())["nemo_1"]).keys_read(
         "nemo.collections.nlp.models.language_modeling",
         "nemo.collections.nlp.modules.common",

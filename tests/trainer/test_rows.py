@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,21 +18,18 @@ from steptime.recipes.planning import PlanRequest, plan
 from trainer.versions import TRIED
 
 from .held_to_upstream import decisions, differences, launch_settings, nemo_1_settings, unexplained
-from .jobs import ROOT, WarmTrainer
+from .jobs import ROOT
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
 NEMO_1 = "nemotron4-340b-24.11"
 """The document whose release lacks NeMo 2."""
-MODES: dict[Mode, dict[str, Any]] = {
+MODES = {
     Mode.CHECKPOINT_SAVE: {"save_checkpoint": True},
     Mode.CHECKPOINT_LOAD: {"load_checkpoint": "/checkpoint"},
     Mode.PROFILE: {"profile": True},
     Mode.NCCL_TRACE: {"nccl_trace": True},
 }
-
-
-Rows = list[tuple[Run, dict[str, Any]]]
 
 
 class Built(NamedTuple):
@@ -47,7 +43,7 @@ class Built(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def clusters(tmp_path_factory):
     """Use the shipped workloads, and Slurm clusters with the documents' GPUs."""
     config = tmp_path_factory.mktemp("clusters") / "config"
     shutil.copytree(settings.shipped("config"), config)
@@ -57,7 +53,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def planned(row: ConfigurationRow, **mode: Any) -> Run:
+def planned(row, **mode):
     """Return the run of a row, on a cluster with its GPUs."""
     options = row.model_dump(include={"size", "dtype", "gpu_type", "scaling"})
     return plan(
@@ -65,7 +61,7 @@ def planned(row: ConfigurationRow, **mode: Any) -> Run:
     ).runs[0]
 
 
-def of_modes() -> Iterator[tuple[ConfigurationRow, Run]]:
+def of_modes():
     """Yield the largest row of each model, GPU type and dtype, in each mode that both sides have for it."""
     largest = {(row.recipe, row.size, row.dtype, row.gpu_type): row for row in trained_rows()}
     for row in largest.values():
@@ -77,7 +73,7 @@ def of_modes() -> Iterator[tuple[ConfigurationRow, Run]]:
 
 
 @pytest.fixture(scope="module")
-def built(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
+def built(clusters, warm_trainer, tmp_path_factory):
     """Return performance runs of all rows, then those of other modes."""
     folder = tmp_path_factory.mktemp("rows")
     pairs = [*((row, planned(row)) for row in trained_rows()), *of_modes()]
@@ -92,7 +88,7 @@ def built(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.Te
     ]
 
 
-def _trainer_settings(run: Run, in_nemo_2: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _trainer_settings(run, in_nemo_2, folder):
     if run.recipe.workload != NEMO_1:
         return in_nemo_2
     environment = {name: value for name, value in in_nemo_2.items() if name.startswith("environment.")}
@@ -100,11 +96,11 @@ def _trainer_settings(run: Run, in_nemo_2: dict[str, Any], folder: Path) -> dict
 
 
 @pytest.fixture(scope="module")
-def rows(built: list[Built]) -> Rows:
+def rows(built):
     return [(row.run, row.made) for row in built if row.run.mode is Mode.PERFORMANCE]
 
 
-def test_what_differs_from_upstream_was_decided(built: list[Built]) -> None:
+def test_what_differs_from_upstream_was_decided(built):
     """Runs of other modes are compared in what upstream sets otherwise than in a performance run."""
     modes = [built_row.run.mode is Mode.PERFORMANCE for built_row in built]
     assert (modes.count(True), modes.count(False)) == (123, 64)
@@ -121,13 +117,13 @@ def test_what_differs_from_upstream_was_decided(built: list[Built]) -> None:
     assert not lines, "\n".join(lines)
 
 
-def test_megatron_takes_every_row_with_the_graphs_of_its_gpus(rows: Rows) -> None:
+def test_megatron_takes_every_row_with_the_graphs_of_its_gpus(rows):
     for run, built in rows:
         graphs = "local" if run.recipe.gpu_type in ("b200", "gb200", "gb300") else "none"
         assert built["graphs_of_connected_model"] == graphs, run.label
 
 
-def test_nemo_2_2_is_asked_in_its_own_words(rows: Rows) -> None:
+def test_nemo_2_2_is_asked_in_its_own_words(rows):
     """The image of the 25.04 documents has NeMo 2.2; current scaling came later and is refused there."""
     formats = set()
     for run, built in rows:
@@ -145,7 +141,7 @@ def test_nemo_2_2_is_asked_in_its_own_words(rows: Rows) -> None:
     assert formats == {"bf16", "delayed", "current"}
 
 
-def test_the_parameters_agree_with_the_models_name(rows: Rows) -> None:
+def test_the_parameters_agree_with_the_models_name(rows):
     """Parameters are counted over every pipeline stage, virtual stage and tensor-parallel rank."""
     assert {(run.recipe.size, run.recipe.model.num_layers): built["parameters"] for run, built in rows} == {
         # As in Meta's models: 8.03, 70.6 and 406 billion.
@@ -166,7 +162,7 @@ def test_the_parameters_agree_with_the_models_name(rows: Rows) -> None:
             assert built["parameters"] == pytest.approx(float(recipe.size[:-1]) * 1e9, rel=0.05)
 
 
-def test_the_formulas_count_every_matrix_product(rows: Rows) -> None:
+def test_the_formulas_count_every_matrix_product(rows):
     """The counts are equal, but the formula of 24.11 ignores that query groups share keys and values."""
     exact = {"llama": "llama3.1-25.04", "nemotron4": "nemotron4-25.12", "nemotron_h": "nemotron-h-25.05"}
     for run, built in rows:

@@ -3,7 +3,6 @@
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from .jobs import light_trainer, loading, mixture, planned, write_run
 NEMO, MEGATRON_CORE = TRIED["nemo"], TRIED["megatron_core"]
 
 
-def _refusal(path: Path, ranks: int = 1) -> str:
+def _refusal(path, ranks=1):
     launch = Launch(
         rank=0,
         world_size=ranks,
@@ -42,7 +41,7 @@ def _refusal(path: Path, ranks: int = 1) -> str:
         ('{"schema_version": 2}', "this trainer reads 1"),
     ],
 )
-def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
+def test_broken_file(tmp_path, content, reason):
     path = tmp_path / "run.json"
     if content is not None:
         path.write_text(content, encoding="utf-8")
@@ -53,7 +52,7 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
 
 MISSING = object()
 RANKS = "recipe.parallelism."
-IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
+IMPOSSIBLE = [
     ("llama3.1", {"mode": MISSING}, "lacks the field 'mode'"),
     ("llama3.1", {"max_steps": "20"}, "max_steps is '20', not of type int"),
     ("llama3.1", {"first_step": 20}, "first_step 20 has to be between 0 and"),
@@ -101,7 +100,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("workload", "changes", "reason"), IMPOSSIBLE, ids=[each[2] for each in IMPOSSIBLE])
-def test_plan_that_cannot_be(tmp_path: Path, workload: str, changes: dict[str, Any], reason: str) -> None:
+def test_plan_that_cannot_be(tmp_path, workload, changes, reason):
     mixed = workload == "mixture"
     run = mixture(Parallelism(data=2, expert=2)) if mixed else planned(workload=workload)
     content = json.loads(run.model_dump_json())
@@ -116,7 +115,7 @@ def test_plan_that_cannot_be(tmp_path: Path, workload: str, changes: dict[str, A
     assert reason in _refusal(path)
 
 
-def test_other_number_of_ranks_than_planned(tmp_path: Path) -> None:
+def test_other_number_of_ranks_than_planned(tmp_path):
     run = planned(4, parallelism=Parallelism(tensor=2, data=2))
     (path,) = write_run(run, tmp_path)
     assert (
@@ -126,7 +125,7 @@ def test_other_number_of_ranks_than_planned(tmp_path: Path) -> None:
 
 
 @pytest.mark.service
-def test_only_rank_0_speaks(tmp_path: Path) -> None:
+def test_only_rank_0_speaks(tmp_path):
     (path,) = write_run(planned(4), tmp_path)
     ended = light_trainer([path], tmp_path, RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -142,9 +141,7 @@ def test_only_rank_0_speaks(tmp_path: Path) -> None:
         ({"one": ("__0_0.distcp",), "one-unfinished": None}, "is unfinished"),
     ],
 )
-def test_checkpoint_that_cannot_be_loaded(
-    tmp_path: Path, content: dict[str, tuple[str, ...] | None] | None, reason: str
-) -> None:
+def test_checkpoint_that_cannot_be_loaded(tmp_path, content, reason):
     checkpoints = tmp_path / "checkpoints"
     if content is not None:
         checkpoints.mkdir()
@@ -161,7 +158,7 @@ def test_checkpoint_that_cannot_be_loaded(
 
 
 @pytest.mark.service
-def test_mode_is_the_pipelines(tmp_path: Path) -> None:
+def test_mode_is_the_pipelines(tmp_path):
     """A plan from the pipeline is read whole: the trainer fails for lack of NeMo, not before."""
     for mode in (Mode.PERFORMANCE, Mode.CHECKPOINT_SAVE):
         (path,) = write_run(planned(mode=mode), tmp_path)
@@ -170,7 +167,7 @@ def test_mode_is_the_pipelines(tmp_path: Path) -> None:
         assert "trainer: NeMo is not installed here: run in an image of NeMo" in ended.stdout
 
 
-def _install(folder: Path, **packages: str) -> None:
+def _install(folder, **packages):
     """Install only the metadata of packages, where the trainer of `light_trainer` looks first."""
     for name, version in packages.items():
         information = folder / "package" / f"{name}-{version}.dist-info"
@@ -181,7 +178,7 @@ def _install(folder: Path, **packages: str) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize("nemo", ["1.23.0", "2.8.0"])
-def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) -> None:
+def test_releases_of_nemo_that_it_is_not_written_for(tmp_path, nemo):
     _install(tmp_path, nemo_toolkit=nemo, megatron_core=MEGATRON_CORE)
     (path,) = write_run(planned(), tmp_path)
     ended = light_trainer([path], tmp_path)
@@ -207,9 +204,7 @@ def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) 
         ),
     ],
 )
-def test_releases_that_were_not_tried_are_told(
-    tmp_path: Path, nemo: str, megatron_core: str, remark: str | None
-) -> None:
+def test_releases_that_were_not_tried_are_told(tmp_path, nemo, megatron_core, remark):
     """The remark appears at the start, and again beside an error that another API may have caused."""
     _install(tmp_path, nemo_toolkit=nemo, megatron_core=megatron_core)
     (path,) = write_run(planned(), tmp_path)

@@ -4,16 +4,14 @@ import gzip
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 
 from steptime.logs.reader import read_log
-from steptime.recipes.models import Mode, Parallelism, Performance, ProfileWindow, Run, TrainerSettings
+from steptime.recipes.models import Mode, Parallelism, Performance, ProfileWindow, TrainerSettings
 from trainer.versions import TRIED
 
-from .conftest import Train
-from .jobs import Trained, loading, planned
+from .jobs import loading, planned
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
 
@@ -28,12 +26,12 @@ DATA_2 = Parallelism(data=2)
 ASYNCHRONOUS = Performance(trainer=TrainerSettings(async_save=True))
 
 
-def _two_ranks(**fields: object) -> Run:
+def _two_ranks(**fields):
     return planned(2, parallelism=DATA_2, gbs=GBS, **fields)
 
 
 @pytest.fixture(scope="module")
-def one_rank(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def one_rank(train, tmp_path_factory):
     return train(planned(gbs=GBS, max_steps=END), tmp_path_factory.mktemp("one_rank"))
 
 
@@ -53,7 +51,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def saved(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def saved(train, tmp_path_factory):
     """Return a run of two ranks that save asynchronously; test_families.py has synchronous checkpoints."""
     folder = tmp_path_factory.mktemp("saved")
     program = folder / "counts_files.py"
@@ -62,7 +60,7 @@ def saved(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train(run, folder, program=str(program))
 
 
-def test_one_rank_trains_the_planned_steps_and_learns(one_rank: Trained) -> None:
+def test_one_rank_trains_the_planned_steps_and_learns(one_rank):
     assert one_rank.exit_code == 0, one_rank.log
     lines = one_rank.step_lines
     assert [int(line["global_step"]) for line in lines] == list(range(END))
@@ -75,7 +73,7 @@ def test_one_rank_trains_the_planned_steps_and_learns(one_rank: Trained) -> None
     assert all(int(line["max_memory_allocated"]) > 100e6 for line in lines)
 
 
-def test_its_lines_are_the_rounded_history(one_rank: Trained) -> None:
+def test_its_lines_are_the_rounded_history(one_rank):
     # 24·2·256·(256·1.5 + 128) attention, 36·768·256 MLP, 6·4096·256 output, for 128 tokens of a sample.
     flops = GBS * 128 * (24 * 256 * (256 * 1.5 + 128) + 36 * 768 * 256 + 6 * 4096 * 256)
     for line, exact in zip(one_rank.step_lines, one_rank.history, strict=True):
@@ -85,7 +83,7 @@ def test_its_lines_are_the_rounded_history(one_rank: Trained) -> None:
         assert float(line["TFLOPS_per_GPU"]) == pytest.approx(tflops, rel=5e-4)
 
 
-def test_its_lines_have_the_wall_time_from_step_to_step(one_rank: Trained) -> None:
+def test_its_lines_have_the_wall_time_from_step_to_step(one_rank):
     """It is longer than NeMo's own time, which omits what lies between steps; the first step has none."""
     assert "wall_step_timing in s" not in one_rank.step_lines[0]
     assert one_rank.history[0]["wall_time_s"] is None
@@ -97,7 +95,7 @@ def test_its_lines_have_the_wall_time_from_step_to_step(one_rank: Trained) -> No
     assert sum(walls) < result["training_s"] - one_rank.history[0]["step_time_s"]
 
 
-def test_records_say_what_ran(one_rank: Trained) -> None:
+def test_records_say_what_ran(one_rank):
     started, ended = one_rank.record("start"), one_rank.record("result")
     assert (started["schema"], started["device"], started["world_size"]) == (1, "cpu", 1)
     # Embedding, output 4096·256 each; per layer attention 3·256², SwiGLU 3·256·768, two norms; a last norm.
@@ -113,7 +111,7 @@ def test_records_say_what_ran(one_rank: Trained) -> None:
     assert ended["training_s"] >= sum(step["step_time_s"] for step in one_rank.history)
 
 
-def test_a_profile_has_the_planned_steps_of_the_planned_ranks(train: Train, tmp_path: Path) -> None:
+def test_a_profile_has_the_planned_steps_of_the_planned_ranks(train, tmp_path):
     window = ProfileWindow(first_step=1, last_step=2, ranks=(1,))
     run = _two_ranks(max_steps=4, mode=Mode.PROFILE, profile=window)
     profiled = train(run, tmp_path)
@@ -127,7 +125,7 @@ def test_a_profile_has_the_planned_steps_of_the_planned_ranks(train: Train, tmp_
     assert "gloo:all_reduce" in names
 
 
-def test_two_ranks_save_at_the_end(one_rank: Trained, saved: Trained) -> None:
+def test_two_ranks_save_at_the_end(one_rank, saved):
     assert saved.exit_code == 0, saved.log
     assert saved.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT)}, rel=ROUNDING
@@ -141,7 +139,7 @@ def test_two_ranks_save_at_the_end(one_rank: Trained, saved: Trained) -> None:
     )
 
 
-def test_an_asynchronous_save_is_measured_whole(saved: Trained) -> None:
+def test_an_asynchronous_save_is_measured_whole(saved):
     looks = [line for line in saved.log.splitlines() if "looks at the files" in line]
     assert set(looks) == {"rank 0 looks at the files of the checkpoint"}
     log = read_log(saved.folder / "log.out", max_steps=SAVED_AT)
@@ -157,9 +155,7 @@ def test_an_asynchronous_save_is_measured_whole(saved: Trained) -> None:
     assert measured["size_bytes"] == sum(file.stat().st_size for file in (checkpoint / "weights").iterdir())
 
 
-def test_load_continues_as_if_uninterrupted(
-    train: Train, one_rank: Trained, saved: Trained, tmp_path: Path
-) -> None:
+def test_load_continues_as_if_uninterrupted(train, one_rank, saved, tmp_path):
     run = loading(saved.checkpoints, SAVED_AT, END, parallelism=DATA_2, gbs=GBS)
     loaded = train(run, tmp_path)
     assert loaded.exit_code == 0, loaded.log
@@ -186,9 +182,7 @@ def test_load_continues_as_if_uninterrupted(
     ],
     ids=["tensor 2 × pipeline 2", "data 4"],
 )
-def test_other_parallelism_takes_the_same_steps(
-    train: Train, one_rank: Trained, saved: Trained, tmp_path: Path, parallelism: Parallelism
-) -> None:
+def test_other_parallelism_takes_the_same_steps(train, one_rank, saved, tmp_path, parallelism):
     """Weights and the optimizer's state are those of two data-parallel ranks, spread over others."""
     run = loading(saved.checkpoints, SAVED_AT, END, parallelism=parallelism, gbs=GBS)
     spread = train(run, tmp_path)
@@ -202,7 +196,7 @@ def test_other_parallelism_takes_the_same_steps(
         assert spread.losses[step] == pytest.approx(one_rank.losses[step], rel=ROUNDING)
 
 
-def test_checkpoint_of_another_step_is_refused(train: Train, saved: Trained, tmp_path: Path) -> None:
+def test_checkpoint_of_another_step_is_refused(train, saved, tmp_path):
     refused = train(loading(saved.checkpoints, SAVED_AT + 1, END, gbs=GBS), tmp_path)
     assert refused.exit_code == 1
     assert (

@@ -1,7 +1,5 @@
 """The versions that a run records: of its packages, and on GPUs of the driver and libraries below them."""
 
-from pathlib import Path
-
 import pytest
 
 from trainer import versions
@@ -17,7 +15,7 @@ CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104  Sat Aug 19 01
 
 
 @pytest.mark.parametrize(("text", "version"), [(OPEN, "570.86.15"), (CLOSED, "535.104"), ("", None)])
-def test_the_driver_tells_its_version(tmp_path: Path, text: str, version: str | None) -> None:
+def test_the_driver_tells_its_version(tmp_path, text, version):
     (tmp_path / "version").write_text(text)
 
     assert driver_version(tmp_path / "version") == version
@@ -28,9 +26,7 @@ def test_the_driver_tells_its_version(tmp_path: Path, text: str, version: str | 
     ("nemo", "supported"),
     [("2.1.9", False), ("2.2.0", True), ("2.7.3", True), ("2.8.0", False), ("3.2.0", False), ("dev", False)],
 )
-def test_the_oldest_and_the_newest_nemo_are_supported(
-    nemo: str, supported: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_and_the_newest_nemo_are_supported(nemo, supported, monkeypatch):
     monkeypatch.setattr(versions, "_version", lambda package: nemo if "nemo" in package else "0.15.3")
     if supported:
         versions.check_versions("nemo")
@@ -39,8 +35,8 @@ def test_the_oldest_and_the_newest_nemo_are_supported(
             versions.check_versions("nemo")
 
 
-def test_an_option_that_the_release_has_not_is_refused() -> None:
-    def strategy(*, pipeline: int = 1) -> None: ...
+def test_an_option_that_the_release_has_not_is_refused():
+    def strategy(*, pipeline=1): ...
 
     assert has_option(strategy, "pipeline")
     assert accepted(strategy, pipeline=2) == {"pipeline": 2}
@@ -58,9 +54,7 @@ def test_an_option_that_the_release_has_not_is_refused() -> None:
         ("0.4.0", "0.17.0", True),
     ],
 )
-def test_each_pair_of_versions_that_trained_is_known(
-    bridge: str, core: str, remark: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_pair_of_versions_that_trained_is_known(bridge, core, remark, monkeypatch):
     monkeypatch.setattr(versions, "_version", {"megatron-bridge": bridge, "megatron-core": core}.get)
     there = (
         f"Megatron-Bridge {bridge} with Megatron-Core {core} is installed, and this trainer was tried with "

@@ -1,8 +1,6 @@
 """One file of the trainer, read by `ast`: its imports, its functions, and its conditions."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from .release_source import dotted
@@ -26,7 +24,7 @@ Conditions = tuple[Condition, ...]
 class Module:
     """One file of the trainer."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path, name):
         self.path, self.name = path, name
         self.tree = ast.parse(path.read_text(encoding="utf-8"))
         self.above = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
@@ -42,27 +40,27 @@ class Module:
             if isinstance(target, ast.Name)
         }
 
-    def _imports(self) -> Iterator[tuple[str, str]]:
+    def _imports(self):
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
-    def place(self, node: ast.AST) -> str:
+    def place(self, node):
         return f"{self.name.replace('.', '/')}.py:{getattr(node, 'lineno', '?')}"
 
-    def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    def ancestors(self, node):
         """Yield pairs of a node and the node around it, from the inside out."""
         while node in self.above:
             yield node, self.above[node]
             node = self.above[node]
 
-    def function_of(self, node: ast.AST) -> ast.FunctionDef | None:
+    def function_of(self, node):
         return next((above for _, above in self.ancestors(node) if isinstance(above, ast.FunctionDef)), None)
 
-    def conditions(self, node: ast.AST) -> Conditions:
+    def conditions(self, node):
         """Return all conditions for reaching a node within its function."""
-        conditions: list[Condition] = []
+        conditions = []
         for inner, above in self.ancestors(node):
             if isinstance(above, ast.IfExp) and inner is not above.test:
                 conditions += _told(above.test, inner is above.body)
@@ -78,7 +76,7 @@ class Module:
         return tuple(conditions)
 
 
-def _told(test: ast.expr, answer: bool) -> Iterator[Condition]:
+def _told(test, answer):
     """Yield the conditions that follow from a test's answer; none if its form is not known here."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
@@ -98,5 +96,5 @@ def _told(test: ast.expr, answer: bool) -> Iterator[Condition]:
                     yield Condition(node.value, ARGUMENT, answer)
 
 
-def _last(node: ast.expr) -> str:
+def _last(node):
     return dotted(node).rpartition(".")[2]

@@ -14,7 +14,6 @@ import time
 import urllib.request
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TEST_PACKAGES = ("pytest<9.2", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis")
@@ -90,7 +89,7 @@ print(json.dumps({"points": points, "policies": sorted(name for name, _ in polic
 class ForeignAirflow:
     """An environment with an Airflow, and an Airflow home with files of other people."""
 
-    def __init__(self, folder: Path, airflow: str, python: str) -> None:
+    def __init__(self, folder, airflow, python):
         self.folder, self.airflow, self.python = folder, airflow, python
         self.home = folder / "airflow"
         self.constraints = constraints(folder, airflow, python)
@@ -104,20 +103,20 @@ class ForeignAirflow:
         (self.home / "config" / "airflow_local_settings.py").write_text(POLICY_OF_OTHERS)
         self.call("airflow", "db", "migrate")
 
-    def install(self, *what: str) -> None:
+    def install(self, *what):
         """Install packages."""
         run(UV, "pip", "install", "--quiet", "--python", str(self.program("python")), *what)
 
-    def packages(self) -> dict[str, str]:
+    def packages(self):
         """Return the version of each installed package."""
         told = run(UV, "pip", "list", "--format=json", "--python", str(self.program("python")))
         return {package["name"]: package["version"] for package in json.loads(told)}
 
-    def program(self, name: str) -> Path:
+    def program(self, name):
         """Return the path of a program of the environment."""
         return self.folder / "venv" / "bin" / name
 
-    def call(self, program: str, *arguments: str) -> str:
+    def call(self, program, *arguments):
         """Run a program of the environment with this home; return what it prints."""
         return run(
             str(self.program(program)),
@@ -128,7 +127,7 @@ class ForeignAirflow:
             STEPTIME_HOME=str(self.folder / "steptime"),
         )
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self):
         """Return the plugins, policies and DAGs that Airflow lists, once it has read the DAGs again."""
         self.call("airflow", "dags", "reserialize")
         self.call("airflow", "dags", "list-import-errors")  # fails if there are any
@@ -141,7 +140,7 @@ class ForeignAirflow:
         }
 
 
-def check_guest(foreign: ForeignAirflow, wheel: Path) -> None:
+def check_guest(foreign, wheel):
     """Install the wheel and compare Airflow before and after. Raises AssertionError."""
     packages, before = foreign.packages(), foreign.listed()
     assert before["plugins"].keys() == {"theirs"}, before["plugins"]
@@ -167,7 +166,7 @@ def check_guest(foreign: ForeignAirflow, wheel: Path) -> None:
     print(f"  new: plugin steptime, {len(after['dags'] - before['dags'])} DAGs without an import error")
 
 
-def constraints(folder: Path, airflow: str, python: str) -> tuple[str, ...]:
+def constraints(folder, airflow, python):
     """Return the options for the package versions with which Airflow was released.
 
     If its constraints cannot be reached, these are the newest packages of that day that OLDER_PACKAGES
@@ -202,7 +201,7 @@ def constraints(folder: Path, airflow: str, python: str) -> tuple[str, ...]:
     return "--constraint", str(file)
 
 
-def last_json(text: str) -> Any:
+def last_json(text):
     """Return the JSON at the end of an output; Airflow may print warnings before it."""
     for index, line in enumerate(lines := text.splitlines()):
         if line.startswith(("[", "{")):
@@ -213,7 +212,7 @@ def last_json(text: str) -> Any:
     return []  # Airflow printed "No data found"
 
 
-def run(*command: str, **environment: str) -> str:
+def run(*command, **environment):
     """Return what a command prints. Raises SystemExit with its output if it fails."""
     done = subprocess.run(
         command, cwd=ROOT, env=clean() | environment, capture_output=True, text=True, check=False
@@ -223,13 +222,13 @@ def run(*command: str, **environment: str) -> str:
     return done.stdout
 
 
-def clean() -> dict[str, str]:
+def clean():
     """Return the environment without variables of another Airflow or Python."""
     other = ("AIRFLOW", "_AIRFLOW", "STEPTIME", "VIRTUAL_ENV", "PYTHON", "PYTEST")
     return {name: value for name, value in os.environ.items() if not name.startswith(other)}
 
 
-def run_tests(foreign: ForeignAirflow, *tests: str) -> None:
+def run_tests(foreign, *tests):
     """Run tests of this repository with the environment's Airflow and the installed wheel."""
     foreign.install(*TEST_PACKAGES, *foreign.constraints)
     options = ["-q", "-m", "not browser", "-p", "no:cacheprovider", f"--basetemp={foreign.folder / 'tests'}"]
@@ -239,7 +238,7 @@ def run_tests(foreign: ForeignAirflow, *tests: str) -> None:
         raise SystemExit(f"tests failed with Airflow {foreign.airflow} on Python {foreign.python}")
 
 
-def main(airflow: str, python: str, *tests: str) -> None:
+def main(airflow, python, *tests):
     """Try one Airflow on one Python: `foreign_airflow.py AIRFLOW PYTHON [TESTS]`, with options of pytest.
 
     AIRFLOW is a release, or a minor release for its newest.

@@ -13,11 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import psycopg
 
@@ -47,7 +45,7 @@ _WITHIN_S = 1800
 _BEGAN = time.monotonic()
 
 
-def commands(heading: str, *, block: int = 0) -> str:
+def commands(heading, *, block=0):
     """Return a block of commands below a heading of install.md."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"^```bash\n(.*?)^```", section, re.DOTALL | re.MULTILINE)[block]
@@ -56,7 +54,7 @@ def commands(heading: str, *, block: int = 0) -> str:
 class Installation:
     """An Airflow of other people, in whose shell the page's commands run."""
 
-    def __init__(self, folder: Path, airflow: str, python: str, store: str) -> None:
+    def __init__(self, folder, airflow, python, store):
         self.folder, self.store = folder, store
         self.foreign = ForeignAirflow(folder, airflow, python)
         self.foreign.install("pip")
@@ -79,11 +77,11 @@ class Installation:
             "STEPTIME_HOME": f"{folder}/steptime",
         }
 
-    def bash(self, script: str) -> str:
+    def bash(self, script):
         """Run a script as a person's shell would; return what it prints. Raises SystemExit if it fails."""
         return run("bash", "-euo", "pipefail", "-c", f"cd {self.folder}\n{script}", **self.environment)
 
-    def install(self, wheel: Path) -> str:
+    def install(self, wheel):
         """Install a wheel as step 1 of the page does; return the version that it has then."""
         for old in self.folder.glob("steptime-*.whl"):
             old.unlink()
@@ -95,14 +93,11 @@ class Installation:
         self.bash(script)
         return self.bash("steptime --version").strip()
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self):
         """Return what Airflow has: DAGs, Variables, connections, plugins, settings and packages."""
 
-        def listed(*command: str) -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]] = last_json(
-                self.bash(" ".join(["airflow", *command, "--output=json"]))
-            )
-            return rows
+        def listed(*command):
+            return last_json(self.bash(" ".join(["airflow", *command, "--output=json"])))
 
         self.bash("airflow dags reserialize")
         return {
@@ -115,7 +110,7 @@ class Installation:
         }
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self):
         """Run `airflow standalone`, all components; they are stopped at the end."""
         log = self.folder / "airflow.log"
         with log.open("ab") as output:
@@ -138,7 +133,7 @@ class Installation:
                 os.killpg(airflow.pid, signal.SIGKILL)
                 airflow.wait()
 
-    def _healthy(self, airflow: "subprocess.Popen[bytes]", log: Path) -> bool:
+    def _healthy(self, airflow, log):
         if airflow.poll() is not None:
             raise SystemExit(f"airflow standalone has ended:\n{log.read_text()[-3000:]}")
         probe = (
@@ -151,24 +146,24 @@ class Installation:
         command = [str(self.foreign.program("python")), "-c", probe]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-    def jobs(self) -> list[tuple[str, str]]:
+    def jobs(self):
         """Return name and state of all jobs in the store's ledger, sorted."""
         with psycopg.connect(self.store) as connection:
             rows = connection.execute("SELECT name, state FROM jobs WHERE attempt > 0 ORDER BY name")
             return [(str(name), str(state)) for name, state in rows]
 
-    def training(self) -> int:
+    def training(self):
         """Return how many jobs have printed a step."""
         logs = (self.folder / "work/experiments").rglob("log-*.out")
         return sum("iteration" in log.read_text() for log in logs)
 
-    def dag_runs(self) -> list[str]:
+    def dag_runs(self):
         """Return the states of the runs of steptime's DAG."""
         runs = last_json(self.bash(f"airflow dags list-runs {DAG} --output=json"))
         return [row["state"] for row in runs]
 
 
-def wait_for(what: str, condition: Callable[[], object], within_s: float = _WITHIN_S) -> None:
+def wait_for(what, condition, within_s=_WITHIN_S):
     """Ask every two seconds until the condition holds. Raises SystemExit after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
@@ -177,7 +172,7 @@ def wait_for(what: str, condition: Callable[[], object], within_s: float = _WITH
         time.sleep(2)
 
 
-def wheel_of(commit: str, folder: Path) -> Path:
+def wheel_of(commit, folder):
     """Build the wheel of a commit of this repository in a clone of it; return its path."""
     clone = folder / commit
     run("git", "clone", "--quiet", str(ROOT), str(clone))
@@ -186,12 +181,12 @@ def wheel_of(commit: str, folder: Path) -> Path:
     return next((clone / "dist").glob("*.whl"))
 
 
-def say(sentence: str) -> None:
+def say(sentence):
     """Print a sentence with the minutes since the start."""
     print(f"{(time.monotonic() - _BEGAN) / 60:5.1f} min  {sentence}", flush=True)
 
 
-def set_up(installation: Installation, wheel: Path) -> None:
+def set_up(installation, wheel):
     """Follow steps 1, 2 and 4 of the page with an older wheel."""
     say(f"installed {installation.install(wheel)}")
     etc = f"{installation.folder}/etc"
@@ -203,7 +198,7 @@ def set_up(installation: Installation, wheel: Path) -> None:
     installation.bash("steptime results")  # makes the tables
 
 
-def upgrade_while_training(installation: Installation, wheel: Path) -> None:
+def upgrade_while_training(installation, wheel):
     """Start two jobs, replace the package and start Airflow again; both jobs end with a result."""
     with installation.running():
         installation.bash(f"airflow dags reserialize && airflow dags unpause --yes {DAG}")
@@ -224,7 +219,7 @@ def upgrade_while_training(installation: Installation, wheel: Path) -> None:
     say(f"both DAG runs succeeded with the jobs that they had: {ended}")
 
 
-def uninstall(installation: Installation, before: dict[str, Any]) -> None:
+def uninstall(installation, before):
     """Follow the page's section and compare Airflow with what it was before."""
     installation.bash(commands("Uninstall", block=0))
     installation.bash(commands("Uninstall", block=1))
@@ -237,7 +232,7 @@ def uninstall(installation: Installation, before: dict[str, Any]) -> None:
     assert not [package for package in after["packages"] if package.startswith("steptime ")]
 
 
-def main(older: str = OLDER, airflow: str = "3.1", python: str = "3.11") -> None:
+def main(older=OLDER, airflow="3.1", python="3.11"):
     """Upgrade from a commit in one Airflow: `upgrade.py [COMMIT [AIRFLOW [PYTHON]]]`."""
     airflow, _ = NEWEST.get(airflow, (airflow, ""))
     say(f"Airflow {airflow} on Python {python}, from {older}")

@@ -1,7 +1,6 @@
 """Fixtures for sweeps: a sweep to check, and tasks whose supervisor answers as Airflow's does."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,7 @@ from typing import Any
 import pytest
 
 from steptime.airflow.sweep.dag import sweep_dag
-from steptime.store.run_models import Result
-from tests.airflow.conftest import MakeContext, TaskInstance
-
-CheckSweep = Callable[..., dict[str, Any]]
-MakeTask = Callable[..., Any]
-Report = Callable[..., Any]
-WriteSweep = Callable[..., None]
+from tests.airflow.conftest import TaskInstance
 
 
 @dataclass
@@ -25,13 +18,11 @@ class SweepTask(TaskInstance):
     dag_id: str = "steptime_sweep_weekly"
     xcoms: dict[Any, Any] = field(default_factory=dict)
 
-    def xcom_pull(
-        self, *, key: str, task_ids: str | None = None, map_indexes: int | None = None, **_: str
-    ) -> Any:
+    def xcom_pull(self, *, key, task_ids=None, map_indexes=None, **_):
         return self.xcoms.get((task_ids, map_indexes, key), self.pushed.get(key))
 
 
-def of_sweep(result: Result, cell: str) -> Result:
+def of_sweep(result, cell):
     """Return the result as a run of that cell of the sweep `night`, in the DAG run of `SweepTask`."""
     submitted = result.submitted
     of_it = {"dag_id": SweepTask.dag_id, "dag_run_id": SweepTask.run_id, "sweep": "night"}
@@ -48,13 +39,13 @@ def of_sweep(result: Result, cell: str) -> Result:
 
 
 @pytest.fixture
-def write_sweep(home: Path) -> Callable[..., None]:
+def write_sweep(home):
     """Return a function that writes the sweep `night`, the only one configured, with these fields."""
     folder = Path(home).parent / "config" / "sweeps"
     folder.unlink()
     folder.mkdir()
 
-    def write(**fields: Any) -> None:
+    def write(**fields):
         runs = [{"workload": "llama3.1", "gpus": [1, 2]}]
         content = {"name": "night", "gpu_hours_max": 10, "runs": runs, **fields}
         (folder / "night.yaml").write_text(json.dumps(content))
@@ -64,11 +55,11 @@ def write_sweep(home: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def task(write_sweep: WriteSweep) -> Callable[..., Any]:
+def task(write_sweep):
     """Return a function that makes a task of the sweep DAG, with these rendered fields, as workers do."""
     dag = sweep_dag("steptime_sweep_weekly", sweep="night")
 
-    def task(task_id: str, **fields: Any) -> Any:
+    def task(task_id, **fields):
         operator = dag.get_task(task_id).prepare_for_execution()
         for name, value in fields.items():
             assert name in operator.template_fields
@@ -79,19 +70,14 @@ def task(write_sweep: WriteSweep) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def check(
-    write_sweep: WriteSweep, make_context: MakeContext, task: MakeTask
-) -> Callable[..., dict[str, Any]]:
+def check(write_sweep, make_context, task):
     """Return a function that checks a sweep `night` with these fields as the DAG's first task."""
 
-    def check(
-        *, conf: dict[str, Any] | None = None, pushed: dict[str, Any] | None = None, **fields: Any
-    ) -> dict[str, Any]:
+    def check(*, conf=None, pushed=None, **fields):
         write_sweep(**fields)
         context = make_context() | {"ti": SweepTask(pushed={} if pushed is None else pushed)}
         context["params"] = {"sweep": "night"}
         context["dag_run"].conf = conf
-        checked: dict[str, Any] = task("check_sweep").execute(context)
-        return checked
+        return task("check_sweep").execute(context)
 
     return check

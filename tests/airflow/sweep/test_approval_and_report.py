@@ -1,12 +1,9 @@
 """The approval that people give before a sweep, and its report afterwards."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import stored
@@ -23,15 +20,15 @@ from steptime.recipes.models import Mode
 from steptime.staging.checking import check_config_files
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeContext, MakeResult, logged
+from tests.airflow.conftest import logged
 
-from .conftest import CheckSweep, MakeTask, Report, SweepTask, WriteSweep, of_sweep
+from .conftest import SweepTask, of_sweep
 
 ONE, TWO = "llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·2"
 """The labels of the two cells."""
 
 
-def test_the_first_task_shows_what_the_sweep_comes_to(check: CheckSweep) -> None:
+def test_the_first_task_shows_what_the_sweep_comes_to(check):
     table, most, expected, *_ = logged(check)
     assert table.startswith("\nsweep night: 2 runs\n")
     assert re.search(r"llama3\.1·tiny·fp32·2 +local {8}1 {6}2 +0\.33\d* +-", table), (
@@ -41,17 +38,15 @@ def test_the_first_task_shows_what_the_sweep_comes_to(check: CheckSweep) -> None
 
 
 def test_the_request_has_no_params_of_its_dag_also_with_the_provider_of_airflow_3_1(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """It keeps them in the request, and refuses a DAG with a param that has no default, as a trial's."""
     monkeypatch.delattr(ParamsDict, "filter_params_by_source")
     monkeypatch.setattr(HITLOperator, "validate_params", lambda self: self.params.validate())
     assert not trial_dag("steptime_trial").get_task("approve").params
 
 
-def test_nobody_is_asked_below_the_limit(
-    check: CheckSweep, task: MakeTask, make_context: MakeContext
-) -> None:
+def test_nobody_is_asked_below_the_limit(check, task, make_context):
     for fields in ({}, {"approval_above_gpu_hours": 1}):
         operator = task("approve", checked=check(**fields))
         with pytest.raises(AirflowSkipException, match=r"at most 0\.50 GPU-hours"):
@@ -59,14 +54,14 @@ def test_nobody_is_asked_below_the_limit(
 
 
 def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
-    check: CheckSweep,
-    task: MakeTask,
-    told: list[tuple[str, str]],
-    make_result: MakeResult,
-    make_context: MakeContext,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: dict[str, Any] = {}
+    check,
+    task,
+    told,
+    make_result,
+    make_context,
+    monkeypatch,
+):
+    asked = {}
     monkeypatch.setattr(
         "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **said: asked.update(said)
     )
@@ -90,9 +85,9 @@ def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def told(monkeypatch):
     """Return a list that gets the events and sentences with which notifiers would be called."""
-    calls: list[tuple[str, str]] = []
+    calls = []
     monkeypatch.setattr(
         "steptime.airflow.sweep.operators.notify", lambda event, sentence, *_: calls.append((event, sentence))
     )
@@ -105,12 +100,12 @@ class TaskInstanceWithId:
 
 
 @pytest.fixture
-def report(check: CheckSweep, task: MakeTask, home: Path) -> Callable[..., Any]:
+def report(check, task, home):
     """Return a function that reports on a sweep of one and two ranks, given the XComs of its other tasks."""
     planned = check()
 
-    def report(xcoms: dict[Any, Any] | None = None, *, checked: Any = planned, confirmed: Any = None) -> Any:
-        context: Any = {
+    def report(xcoms=None, *, checked=planned, confirmed=None):
+        context = {
             "ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms or {}),
             "outlet_events": OutletEventAccessors(),
         }
@@ -123,9 +118,7 @@ def report(check: CheckSweep, task: MakeTask, home: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.long
-def test_the_report_shows_the_step_times_of_each_cell(
-    report: Report, make_result: MakeResult, told: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_shows_the_step_times_of_each_cell(report, make_result, told, capsys):
     store = Store()
     for gpus, cell in ((1, ONE), (2, TWO)):
         publish(store, of_sweep(make_result(f"job-{gpus}", gpus=gpus, step_times=[gpus / 8] * 20), cell))
@@ -149,9 +142,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
 
 
 @pytest.mark.long
-def test_the_report_shows_no_times_of_checkpoint_runs(
-    check: CheckSweep, report: Report, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_shows_no_times_of_checkpoint_runs(check, report, make_result, capsys):
     runs = (
         ("saved", Mode.CHECKPOINT_SAVE, 0.5),
         ("trained", Mode.PERFORMANCE, 0.125),
@@ -173,9 +164,7 @@ def test_the_report_shows_no_times_of_checkpoint_runs(
 
 
 @pytest.mark.long
-def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
-    report: Report, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(report, make_result, capsys):
     failed = Check(name="all_steps", passed=False, message="steps are missing")
     rejected = make_result("job-1", gpus=1, verdict=Verdict(checks=(failed,)), submitted_at=1e9)
     publish(Store(), of_sweep(rejected, ONE))
@@ -191,16 +180,14 @@ def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
         report()
 
 
-def test_the_report_waits_for_the_store(
-    report: Report, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_waits_for_the_store(report, make_result, monkeypatch):
     """The report waits while PostgreSQL does not answer; here it answers after the first pause."""
     for gpus, cell in ((1, ONE), (2, TWO)):
         publish(Store(), of_sweep(make_result(f"job-{gpus}", gpus=gpus), cell))
     monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")
-    pauses: list[float] = []
+    pauses = []
 
-    def back(pause_s: float) -> None:
+    def back(pause_s):
         pauses.append(pause_s)
         monkeypatch.delenv("STEPTIME_STORE_URL")
 
@@ -209,12 +196,12 @@ def test_the_report_waits_for_the_store(
     assert len(pauses) == 1
 
 
-def test_a_rejected_sweep_is_no_failure(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rejected_sweep_is_no_failure(report, capsys):
     assert report({("approve", None, "rejected_by"): "ada"}) == [], "nothing has finished"
     assert "rejected by ada: nothing was started" in capsys.readouterr().out
 
 
-def test_a_rejection_is_kept_for_the_report(check: CheckSweep, task: MakeTask) -> None:
+def test_a_rejection_is_kept_for_the_report(check, task):
     operator = task("approve", checked=check())
     ti = SweepTask()
     event = {
@@ -228,9 +215,7 @@ def test_a_rejection_is_kept_for_the_report(check: CheckSweep, task: MakeTask) -
     assert ti.pushed["skipmixin_key"] == {"skipped": ["stage"]}
 
 
-def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag(
-    write_sweep: WriteSweep, home: Path
-) -> None:
+def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag(write_sweep, home):
     before = sweep_dag("any_sweep", sweep="night").task_ids
     check_config_files()
 

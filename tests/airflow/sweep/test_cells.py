@@ -3,20 +3,16 @@
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow.base import Refused
-from steptime.clusters.base import StagedFiles
-from tests.airflow.conftest import MakeContext
 
-from .conftest import CheckSweep, MakeTask, SweepTask
+from .conftest import SweepTask
 
 
-def test_a_sweep_keeps_its_plan(check: CheckSweep) -> None:
+def test_a_sweep_keeps_its_plan(check):
     checked = check(repeats=2)
 
     assert checked["sweep"] == "night"
@@ -42,22 +38,22 @@ def test_a_sweep_keeps_its_plan(check: CheckSweep) -> None:
         ({"exclude": [{"gpus": 4}]}, "exclude.0 (gpus 4) excludes nothing"),
     ],
 )
-def test_what_cannot_be_run_starts_nothing(check: CheckSweep, asked: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_run_starts_nothing(check, asked, sentence):
     with pytest.raises(Refused, match=re.escape(sentence)) as refused:
         check(**asked)
     assert "\n" not in str(refused.value)
 
 
 def test_each_cluster_and_image_is_staged_once(
-    check: CheckSweep,
-    task: MakeTask,
-    make_context: MakeContext,
-    staged: StagedFiles,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Any] = []
+    check,
+    task,
+    make_context,
+    staged,
+    monkeypatch,
+):
+    asked = []
 
-    async def stage(cluster: Any, config: Any, run: Any, report: Any) -> StagedFiles:
+    async def stage(cluster, config, run, report):
         asked.append((config.name, run.recipe.image))
         return staged
 
@@ -83,16 +79,16 @@ def test_each_cluster_and_image_is_staged_once(
 
 
 def test_later_tasks_do_not_plan_again(
-    check: CheckSweep,
-    task: MakeTask,
-    make_context: MakeContext,
-    staged: StagedFiles,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    check,
+    task,
+    make_context,
+    staged,
+    home,
+    monkeypatch,
+):
     """They load the plan that the first task has stored: files of `config/` may change or go meanwhile."""
 
-    async def stage(*_: object) -> StagedFiles:
+    async def stage(*_):
         return staged
 
     monkeypatch.setattr("steptime.airflow.operators.stage", stage)

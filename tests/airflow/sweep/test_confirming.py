@@ -2,9 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -13,7 +10,6 @@ from sync_ledger import ledger
 
 from steptime.airflow.assets import extra_of_run
 from steptime.airflow.base import task_key
-from steptime.clusters.base import StagedFiles
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
@@ -21,9 +17,8 @@ from steptime.recipes.models import Mode
 from steptime.store.budgets import budget_balances
 from steptime.store.database import close_engines
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeContext, MakeResult, SetBudget
 
-from .conftest import CheckSweep, MakeTask, Report, SweepTask, of_sweep
+from .conftest import SweepTask, of_sweep
 from .test_approval_and_report import report
 
 __all__ = ["report"]  # a fixture
@@ -42,39 +37,35 @@ CONFIRMATIONS = 2 * 2 * 600 / 3600
 class Scene:
     """A store with eight usual weekly runs of a cell of two ranks, and a sweep that has run."""
 
-    def __init__(self, make_result: MakeResult, task: Any, make_context: Any) -> None:
+    def __init__(self, make_result, task, make_context):
         self.make_result, self.task, self.make_context = make_result, task, make_context
         self.runs = USUAL_WEEKS
 
-    def measure(
-        self, step_time_s: float, cell: str | None = None, *, jitter: float = 0.002, **options: Any
-    ) -> None:
+    def measure(self, step_time_s, cell=None, *, jitter=0.002, **options):
         """Publish a run of two ranks, of this sweep if `cell` is given; each call is for a day later."""
         self.runs += 1
         result = measured(self.make_result, self.runs, step_time_s, jitter, **options)
         publish(Store(), result if cell is None else of_sweep(result, cell))
 
-    def confirm(self, checked: Any) -> list[Any]:
+    def confirm(self, checked):
         """Return the cells that the task `confirm` plans."""
         cells = [] if checked is None else checked["cells"]
         staged = {"runs": [{"run": cell["label"], "staged": {"for": cell["label"]}} for cell in cells]}
         self.planned = self.task("confirm", checked=checked, staged=staged).execute(self.context())
         return list(self.planned["cells"])
 
-    def context(self) -> Any:
+    def context(self):
         return self.make_context() | {"ti": SweepTask(map_index=-1)}
 
 
-def measured(
-    make_result: MakeResult, number: int, step_time_s: float, jitter: float = 0.002, **options: Any
-) -> Any:
+def measured(make_result, number, step_time_s, jitter=0.002, **options):
     times = [step_time_s * (1 + jitter * (number % 3))] * 20
     at = 1.7e9 + number * DAY_S
     return make_result(f"job-{number:02}", dag_run_id="by-hand", step_times=times, submitted_at=at, **options)
 
 
 @pytest.fixture(scope="module")
-def usual_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
+def usual_weeks(tmp_path_factory, make_result):
     """Return the file of a store with the usual weeks, made once for all tests."""
     path = tmp_path_factory.mktemp("usual-weeks") / "steptime.db"
     store = Store(f"sqlite:///{path}")
@@ -85,20 +76,18 @@ def usual_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
 
 
 @pytest.fixture
-def scene(
-    home: Path, usual_weeks: Path, make_result: MakeResult, task: MakeTask, make_context: MakeContext
-) -> Scene:
+def scene(home, usual_weeks, make_result, task, make_context):
     (home / "store").mkdir(parents=True)
     shutil.copy(usual_weeks, home / "store")
     return Scene(make_result, task, make_context)
 
 
-def labels(cells: Sequence[dict[str, Any]]) -> list[str]:
+def labels(cells):
     return [cell["label"] for cell in cells]
 
 
 @pytest.mark.long
-def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) -> None:
+def test_a_suspected_cell_is_run_twice_again(check, scene):
     scene.measure(SLOW_S, CELL)
     checked = check()
 
@@ -115,7 +104,7 @@ def test_a_suspected_cell_is_run_twice_again(check: CheckSweep, scene: Scene) ->
 
 
 @pytest.mark.long
-def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSweep, scene: Scene) -> None:
+def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check, scene):
     """A change that may be chance among so many cells is not reported, but confirmation runs decide it."""
     usual = (0.2, 0.206, 0.196, 0.203, 0.198, 0.201, 0.205)
     before = Baseline(usual)
@@ -136,9 +125,7 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check: CheckSwe
     assert len(scene.confirm(check())) == 2
 
 
-def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
-    check: CheckSweep, scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(check, scene, capsys):
     scene.measure(USUAL_S, CELL)
     assert scene.confirm(check()) == [], "as usual"
     assert scene.confirm(None) == [], "refused"
@@ -148,9 +135,7 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
 
 
 @pytest.mark.long
-def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
-    check: CheckSweep, scene: Scene, staged: StagedFiles
-) -> None:
+def test_what_is_planned_once_is_neither_doubled_nor_forgotten(check, scene, staged):
     scene.measure(SLOW_S, CELL)
     checked = check()
     planned = scene.confirm(checked)
@@ -167,7 +152,7 @@ def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     assert scene.confirm(checked) == planned, "cleared, once it is decided"
 
 
-def test_a_repeat_that_ran_counts_as_fresh(check: CheckSweep, scene: Scene) -> None:
+def test_a_repeat_that_ran_counts_as_fresh(check, scene):
     scene.measure(SLOW_S, CELL)
     scene.measure(SLOW_S, f"{CELL}·repeat 2")
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2}], repeats=2)
@@ -176,7 +161,7 @@ def test_a_repeat_that_ran_counts_as_fresh(check: CheckSweep, scene: Scene) -> N
 
 
 @pytest.mark.long
-def test_only_what_is_suspected_is_run(check: CheckSweep, scene: Scene) -> None:
+def test_only_what_is_suspected_is_run(check, scene):
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
     scene.measure(SLOW_S, CELL)
 
@@ -187,7 +172,7 @@ def test_only_what_is_suspected_is_run(check: CheckSweep, scene: Scene) -> None:
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_got_slower_is_saved_again(check: CheckSweep, scene: Scene) -> None:
+def test_a_checkpoint_that_got_slower_is_saved_again(check, scene):
     measurement = scene.make_result(mode=Mode.CHECKPOINT_SAVE).measurement
     for week, seconds in enumerate([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.5]):
         scene.measure(
@@ -204,9 +189,7 @@ def test_a_checkpoint_that_got_slower_is_saved_again(check: CheckSweep, scene: S
     assert [cell["jobs"] for cell in scene.confirm(checked)] == [3, 3], "with what else is suspected"
 
 
-def test_a_sweep_may_want_no_confirmation_runs(
-    check: CheckSweep, scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_may_want_no_confirmation_runs(check, scene, capsys):
     scene.measure(SLOW_S, CELL)
 
     assert scene.confirm(check(confirm=False)) == []
@@ -228,9 +211,7 @@ def test_a_sweep_may_want_no_confirmation_runs(
         ({"gpu_hours_max": 10, "approval_above_gpu_hours": PLANNED - 0.1}, 2),  # somebody approved
     ],
 )
-def test_confirmation_runs_take_no_more_than_the_sweep_has_left(
-    check: CheckSweep, scene: Scene, fields: dict[str, float], number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_confirmation_runs_take_no_more_than_the_sweep_has_left(check, scene, fields, number, capsys):
     scene.measure(SLOW_S, CELL)
 
     assert len(scene.confirm(check(**fields))) == number
@@ -241,9 +222,7 @@ def test_confirmation_runs_take_no_more_than_the_sweep_has_left(
     assert bool(refused) == (number == 0)
 
 
-def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
-    check: CheckSweep, scene: Scene, budget: SetBudget, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(check, scene, budget, capsys):
     scene.measure(SLOW_S, CELL)
     budget(PLANNED + 0.1)
     checked = check()
@@ -259,11 +238,11 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
 
 @pytest.mark.long
 def test_the_report_leads_with_what_got_slower_and_has_the_confirmation_runs_too(
-    check: CheckSweep, scene: Scene, report: Report, capsys: pytest.CaptureFixture[str]
-) -> None:
+    check, scene, report, capsys
+):
     """A cell has one verdict, however many runs decided it; saving a checkpoint has a verdict of its own."""
     saved = scene.make_result(mode=Mode.CHECKPOINT_SAVE).measurement
-    save: dict[str, Any] = {
+    save = {
         "mode": Mode.CHECKPOINT_SAVE,
         "measurement": saved.model_copy(update={"checkpoint_blocked_s": 0.5}),
     }
@@ -297,9 +276,7 @@ def test_the_report_leads_with_what_got_slower_and_has_the_confirmation_runs_too
     assert first_save["minimum_detectable_change_percent"] is None
 
 
-def test_the_report_names_what_is_missing_behind_what_was_found(
-    check: CheckSweep, scene: Scene, report: Report, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_names_what_is_missing_behind_what_was_found(check, scene, report, capsys):
     scene.measure(USUAL_S, CELL)
 
     with pytest.raises(AirflowFailException, match=r"1 of 2 runs have no valid result: .*·1"):

@@ -2,9 +2,6 @@
 
 import html
 import time
-from collections.abc import Callable
-from email.message import Message as Mail
-from typing import Any
 
 import pytest
 import yaml
@@ -15,10 +12,10 @@ from steptime import settings
 from steptime.airflow import notifications
 from steptime.airflow.notifications import Event, load_notifications
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeContext, MakePlan, MakeResult, names_of, task_of
+from tests.airflow.conftest import names_of, task_of
 from tests.airflow.test_notifications import ask_for, mails
 
-from .conftest import CheckSweep, MakeTask, Report, SweepTask, of_sweep
+from .conftest import SweepTask, of_sweep
 from .test_approval_and_report import ONE, TaskInstanceWithId, report
 
 __all__ = ["ask_for", "mails", "report"]  # fixtures
@@ -42,27 +39,26 @@ SENTENCES = {
 }
 
 
-def example() -> list[dict[str, Any]]:
+def example():
     """Return the notifications that the shipped file shows in comments."""
     _, _, comments = (settings.shipped("config") / "notifications.yaml").read_text().partition("[]\n")
-    entries: list[dict[str, Any]] = yaml.safe_load("\n".join(line[1:] for line in comments.splitlines()))
-    return entries
+    return yaml.safe_load("\n".join(line[1:] for line in comments.splitlines()))
 
 
 @pytest.fixture
 def happens(
-    make_context: MakeContext,
-    check: CheckSweep,
-    task: MakeTask,
-    report: Report,
-    planned: MakePlan,
-    make_result: MakeResult,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[Event], None]:
+    make_context,
+    check,
+    task,
+    report,
+    planned,
+    make_result,
+    monkeypatch,
+):
     """Return a function that makes an event happen in its task."""
     monkeypatch.setattr("airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **_: None)
 
-    def reports(*reports: tuple[float, ...]) -> None:
+    def reports(*reports):
         """Publish runs before each report; only the last report notifies."""
         asked, began = load_notifications(), time.time() - 3600
         plan = names_of(planned(), runs=())
@@ -78,15 +74,15 @@ def happens(
             )
             task_of("report", plan=plan).execute(make_context())
 
-    def finishes() -> None:
+    def finishes():
         publish(Store(), of_sweep(make_result("of-the-sweep", gpus=1), ONE))
         report(checked=check(runs=[{"workload": "llama3.1", "gpus": 1}]))
 
-    def fails() -> None:
+    def fails():
         with pytest.raises(AirflowFailException):
             task_of("report", plan=names_of(planned())).execute(make_context())
 
-    def waits() -> None:
+    def waits():
         checked = check(approval_above_gpu_hours=0.2)
         with pytest.raises(TaskAwaitingInput):
             task("approve", checked=checked).execute(
@@ -95,7 +91,7 @@ def happens(
 
     others = {Event.SWEEP_FINISHED: finishes, Event.RUN_FAILED: fails, Event.APPROVAL_WAITING: waits}
 
-    def happen(event: Event) -> None:
+    def happen(event):
         if event in JUDGED:
             reports(*JUDGED[event])
         else:
@@ -104,15 +100,13 @@ def happens(
     return happen
 
 
-def test_the_example_names_every_event() -> None:
+def test_the_example_names_every_event():
     assert {event for part in example() for event in part["events"]} == set(Event)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("event", Event)
-def test_the_example_mails_each_event_once(
-    event: Event, ask_for: Callable[..., None], happens: Callable[[Event], None], mails: list[Mail]
-) -> None:
+def test_the_example_mails_each_event_once(event, ask_for, happens, mails):
     ask_for(*example())
 
     happens(event)
@@ -125,7 +119,7 @@ def test_the_example_mails_each_event_once(
     assert link.endswith(f'/dags/{dag_id}/runs/{html.escape(SweepTask.run_id)}">its run</a>')
 
 
-def body(mail: Mail) -> str:
+def body(mail):
     """Return the text of a mail that has one part."""
     [part] = [section for section in mail.walk() if not section.is_multipart()]
     content = part.get_payload(decode=True)

@@ -3,33 +3,28 @@
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from end_to_end.driving import wait_until
-from slurm_service import MiniSlurm
 from stored import publish, write_node_sweep
 from sync_ledger import ledger
 
 from steptime.airflow.base import task_key
 from steptime.airflow.sweep.confirming import node_exclusion
 from steptime.clusters.base import JobState, JobStatus
-from steptime.recipes.models import Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.sweep_planning import Cell, confirmation_cells, expand_cell
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeContext, MakePlan, MakeResult
 from tests.airflow.test_slurm_dag_run import slurm
 
-from .conftest import CheckSweep, MakeTask, SweepTask, of_sweep
+from .conftest import SweepTask, of_sweep
 
 __all__ = ["slurm"]  # a fixture
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 
 
-def cell_of(run: Run, **request: Any) -> Cell:
+def cell_of(run, **request):
     options = {"workload": "llama3.1", "gpus": "2", "cluster": run.cluster, **request}
     return Cell(
         label="llama3.1·tiny·fp32·2",
@@ -44,17 +39,17 @@ def cell_of(run: Run, **request: Any) -> Cell:
 
 
 @pytest.fixture
-def cell(slurm: MiniSlurm, planned: MakePlan) -> Callable[..., Cell]:
+def cell(slurm, planned):
     """Return a function that makes a cell of two ranks on the mini Slurm, with these request fields."""
     [run] = planned(gpus="2", cluster="mini-slurm").runs
     return lambda **request: cell_of(run, **request)
 
 
 @pytest.fixture
-def only(slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
+def only(slurm):
     """Yield a function that drains all nodes but those given, until the test ends."""
 
-    def leave(nodes: str) -> None:
+    def leave(nodes):
         slurm.command("scontrol", "update", "nodename=node[1-8]", "state=drain", "reason=test")
         slurm.command("scontrol", "update", f"nodename={nodes}", "state=resume")
 
@@ -62,7 +57,7 @@ def only(slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
     leave("node[1-8]")
 
 
-def test_a_cluster_that_chooses_no_nodes_says_so(planned: MakePlan) -> None:
+def test_a_cluster_that_chooses_no_nodes_says_so(planned):
     [run] = planned(gpus="2").runs
     exclusion = node_exclusion(cell_of(run), "a-host")
     assert exclusion.cluster_options is None
@@ -71,7 +66,7 @@ def test_a_cluster_that_chooses_no_nodes_says_so(planned: MakePlan) -> None:
 
 
 @pytest.mark.slurm
-def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell: Callable[..., Cell]) -> None:
+def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell):
     assert node_exclusion(cell(), "node3") == ({"exclude": "node3"}, "without node3")
     assert node_exclusion(cell(exclude="node[1-2]"), "node3").cluster_options == {"exclude": "node[1-3]"}
 
@@ -83,9 +78,7 @@ def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell: C
 
 
 @pytest.mark.slurm
-def test_without_enough_other_nodes_any_will_do(
-    cell: Callable[..., Cell], only: Callable[[str], None]
-) -> None:
+def test_without_enough_other_nodes_any_will_do(cell, only):
     wide = cell(gpus_per_node=1)
     only("node[3-4]")
     # Slurm has to hear from a resumed node before it uses it. Excluding node8, which is drained, changes
@@ -105,9 +98,7 @@ def test_without_enough_other_nodes_any_will_do(
 
 
 @pytest.mark.slurm
-def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
-    cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(cell, monkeypatch):
     monkeypatch.delenv("AIRFLOW_CONN_MINI_SLURM")
     exclusion = node_exclusion(cell(), "node3")
     assert exclusion.cluster_options is None
@@ -117,12 +108,12 @@ def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
 @pytest.mark.slurm
 @pytest.mark.usefixtures("slurm")
 def test_a_sweep_sends_its_confirmation_runs_to_other_nodes(
-    check: CheckSweep,
-    task: MakeTask,
-    make_result: MakeResult,
-    make_context: MakeContext,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    check,
+    task,
+    make_result,
+    make_context,
+    capsys,
+):
     run = make_result().run.model_copy(update={"cluster": "mini-slurm"})
     store = Store()
     for number, seconds in enumerate([0.2, 0.201, 0.2, 0.199, 0.2, 0.201, 0.2, 0.25]):

@@ -1,18 +1,15 @@
 """A sweep counts against its cluster's budget as a whole, and its cells are not counted again."""
 
-from typing import Any
-
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from stored import as_planned
 
 from steptime.airflow.base import Refused
 from steptime.airflow.installation import this_installation
-from steptime.clusters.base import StagedFiles
 from steptime.store.budgets import BudgetExceeded, Owner, budget_balances, store_plan
-from tests.airflow.conftest import MakeContext, MakePlan, SetBudget, logged
+from tests.airflow.conftest import logged
 
-from .conftest import CheckSweep, MakeTask, SweepTask
+from .conftest import SweepTask
 
 pytestmark = pytest.mark.long
 
@@ -20,19 +17,19 @@ ASKED = (1 + 2) * 600 / 3600
 """GPU-hours of the sweep's two cells, of one and of two ranks."""
 
 
-def committed() -> float:
+def committed():
     [balance] = budget_balances(["local"])
     return balance.committed_gpu_hours
 
 
 def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
-    check: CheckSweep,
-    task: MakeTask,
-    budget: SetBudget,
-    make_context: MakeContext,
-    staged: StagedFiles,
-    planned: MakePlan,
-) -> None:
+    check,
+    task,
+    budget,
+    make_context,
+    staged,
+    planned,
+):
     path = budget(0.9 * ASKED)
     with pytest.raises(Refused, match=r"this plan may take 0\.50") as refusal:
         check()
@@ -40,7 +37,7 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     assert committed() == 0
 
     budget(1.1 * ASKED)
-    found: list[dict[str, Any]] = []
+    found = []
     said = logged(lambda: found.append(check()))
     [checked] = found
     assert [line for line in said if line.startswith("budget: ") and "this plan at most 0.50" in line]
@@ -61,5 +58,5 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     assert committed() == pytest.approx(2 * 600 / 3600), "what has not begun is given back"
 
 
-def _context() -> Any:
+def _context():
     return {"ti": SweepTask(task_id="report", map_index=-1)}

@@ -2,17 +2,12 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steptime.airflow.sweep.dag import sweep_dag
-from steptime.clusters.base import StagedFiles
 from steptime.store.run_queries import Store
-
-from .conftest import WriteSweep
 
 # The warning is of Airflow's API server, which runs in the test's process.
 pytestmark = [
@@ -30,19 +25,17 @@ dag = sweep_dag("any_sweep", sweep="night")
 
 
 @pytest.fixture
-def run_sweep(
-    airflow_database: None, write_sweep: WriteSweep, staged: StagedFiles, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Any]]:
+def run_sweep(airflow_database, write_sweep, staged, monkeypatch):
     """Yield a function that runs a sweep with these fields to its end and returns its DAG run."""
     file = Path(os.environ["AIRFLOW_HOME"], "dags", "any_sweep.py")
     file.write_text(_DAG_FILE)
 
-    async def nothing(*_: object) -> StagedFiles:
+    async def nothing(*_):
         return staged
 
     monkeypatch.setattr("steptime.airflow.operators.stage", nothing)
 
-    def run(**fields: Any) -> Any:
+    def run(**fields):
         write_sweep(**fields)
         return sweep_dag("any_sweep", sweep="night").test()
 
@@ -50,7 +43,7 @@ def run_sweep(
     file.unlink()
 
 
-def events_of(dag_id: str, uri: str) -> list[Any]:
+def events_of(dag_id, uri):
     """Return the asset events that tasks of a DAG have emitted for an asset."""
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session
@@ -61,7 +54,7 @@ def events_of(dag_id: str, uri: str) -> list[Any]:
         return [event for event in events if event.asset.uri == uri]
 
 
-def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> None:
+def test_all_cells_are_trained_in_one_dag_run(run_sweep):
     """The cells of two workloads have the same size, type and number of GPUs; one has a checkpoint pair."""
     runs = [
         {"workload": "nemotron4", "size": "tiny", "gpus": 1},

@@ -1,7 +1,6 @@
 """What tasks of sweeps and trials decide at their limits, and both sides of each condition."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,9 @@ from steptime.recipes.models import Mode
 FIRST, LAST = "performance.submit", "performance.publish"
 
 
-def states(*runs: str) -> dict[str, str | None]:
+def states(*runs):
     """Return the states of runs given as `first task/last task`; `-` for a task that has not begun."""
-    told: dict[str, str | None] = {}
+    told = {}
     for index, run in enumerate(runs):
         first, last = run.split("/")
         told |= {f"{FIRST}_{index}": None if first == "-" else first}
@@ -48,9 +47,7 @@ def states(*runs: str) -> dict[str, str | None]:
         ("success/- success/- skipped/- skipped/-", 3, False, False, False),
     ],
 )
-def test_where_the_runs_before_stand(
-    runs: str, count: int, over: bool, stopped: bool, round_skipped: bool
-) -> None:
+def test_where_the_runs_before_stand(runs, count, over, stopped, round_skipped):
     told = states(*runs.split())
     assert (
         trial_operators._are_over(told, LAST, count),
@@ -59,8 +56,8 @@ def test_where_the_runs_before_stand(
     ) == (over, stopped, round_skipped)
 
 
-def test_a_run_goes_to_the_nodes_of_the_first_run_of_its_round() -> None:
-    def run(number: int, position: int, *nodes: str) -> Any:
+def test_a_run_goes_to_the_nodes_of_the_first_run_of_its_round():
+    def run(number, position, *nodes):
         return SimpleNamespace(round=number, position=position, nodes=nodes)
 
     runs = [run(1, 0, "n1"), run(2, 2), run(2, 3, "n3", "n4"), run(2, 4, "n5"), run(3, 6, "n6")]
@@ -83,15 +80,13 @@ def test_a_run_goes_to_the_nodes_of_the_first_run_of_its_round() -> None:
         ([2048 * 24.0], 1, 49152.0),
     ],
 )
-def test_a_cell_counts_by_what_it_took_or_at_most(
-    hours: list[float | None], jobs: int, expected: float
-) -> None:
-    cell: Any = SimpleNamespace(jobs=jobs, gpu_hours_max=9.0)
+def test_a_cell_counts_by_what_it_took_or_at_most(hours, jobs, expected):
+    cell = SimpleNamespace(jobs=jobs, gpu_hours_max=9.0)
     assert confirming._gpu_hours(cell, [{"gpu_hours": each} for each in hours]) == expected
 
 
 @pytest.mark.parametrize(("rows", "tail"), [(1, ""), (50, ""), (51, "and 1 more."), (1000, "and 950 more.")])
-def test_a_request_for_approval_shows_fifty_cells(rows: int, tail: str) -> None:
+def test_a_request_for_approval_shows_fifty_cells(rows, tail):
     text = operators._markdown(
         [{"cell": f"c{at}", "GPUs": 8, "≤": 1e4 / 3, "expected": None} for at in range(rows)]
     )
@@ -120,9 +115,7 @@ def test_a_request_for_approval_shows_fifty_cells(rows: int, tail: str) -> None:
         ("performance=valid save=valid load=valid performance=rejected", "rejected", "performance-4"),
     ],
 )
-def test_a_cell_is_valid_if_all_of_its_newest_runs_are(
-    monkeypatch: pytest.MonkeyPatch, stored: str, result: str, job: str | None
-) -> None:
+def test_a_cell_is_valid_if_all_of_its_newest_runs_are(monkeypatch, stored, result, job):
     modes = {"performance": Mode.PERFORMANCE, "save": Mode.CHECKPOINT_SAVE, "load": Mode.CHECKPOINT_LOAD}
     runs = [SimpleNamespace(mode=mode) for mode in modes.values()]
     monkeypatch.setattr(operators, "expand_cell", lambda cell: runs)
@@ -131,7 +124,7 @@ def test_a_cell_is_valid_if_all_of_its_newest_runs_are(
         name, state = each.partition(":")[0].split("=")
         numbers = {"step_time_mean_s": 0.5, "tokens_per_s": 1e13, "mfu_percent": 41.0, "queue_wait_s": 7.0}
         rows.append({"mode": modes[name], "state": state, "job_name": f"{name}-{number}", **numbers})
-    cell: Any = SimpleNamespace(label="a cell")
+    cell = SimpleNamespace(label="a cell")
     known = {"step time, s": 0.5, "tokens/s": 1e13, "MFU, %": 41.0, "queued, s": 7.0}
     numbers = known if job else dict.fromkeys(known)
     assert operators._row(cell, rows) == {"cell": "a cell", "result": result, **numbers, "job": job}

@@ -7,8 +7,6 @@ The tales are kept in tests/golden/tasks. After an intended change, rewrite them
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import stored
@@ -17,15 +15,14 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from kept import NAMES_OF_JOBS, assert_kept, masked
 
 from steptime.airflow.base import task_key
-from steptime.clusters.base import StagedFiles
 from steptime.recipes.models import Mode
 from steptime.store.ledger import Ledger
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeResult, logged
+from tests.airflow.conftest import logged
 
-from .conftest import CheckSweep, MakeTask, SweepTask, of_sweep
-from .test_confirming import Scene, scene, usual_weeks
-from .test_trial_rounds import FIRST, LAST, Trial, states, trial
+from .conftest import SweepTask, of_sweep
+from .test_confirming import scene, usual_weeks
+from .test_trial_rounds import FIRST, LAST, states, trial
 
 __all__ = ["scene", "states", "trial", "usual_weeks"]  # fixtures
 pytestmark = pytest.mark.long
@@ -38,14 +35,14 @@ MASKED = {
 
 
 class Tale:
-    def __init__(self) -> None:
-        self.parts: list[str] = []
+    def __init__(self):
+        self.parts = []
 
-    def tell(self, what: str, act: Callable[[], Any]) -> Any:
+    def tell(self, what, act):
         """Add what a task logs, and what it returns or raises."""
-        came: list[Any] = []
+        came = []
 
-        def acting() -> None:
+        def acting():
             try:
                 came.append(act())
             except (AirflowFailException, AirflowSkipException, TaskDeferred) as error:
@@ -56,14 +53,14 @@ class Tale:
         self.parts.append("\n".join([f"== {what}", *lines, f"-> {came[0]}"]))
         return came[0]
 
-    def told(self) -> str:
+    def told(self):
         return masked("\n\n".join(self.parts) + "\n", MASKED)
 
 
 @pytest.fixture(autouse=True)
-def notified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def notified(monkeypatch):
     """Return a list that gets the events and sentences with which people would be notified."""
-    told: list[str] = []
+    told = []
     for name in ("operators", "trial_operators"):
         monkeypatch.setattr(
             f"steptime.airflow.sweep.{name}.notify",
@@ -72,7 +69,7 @@ def notified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-def reserved(context: Any) -> str:
+def reserved(context):
     """Return what the DAG run's plan in the ledger has: each run, with its share of the budget."""
     plans = asyncio.run(Ledger(print).planned_runs(task_key(context)))
     return "\n".join(
@@ -81,24 +78,24 @@ def reserved(context: Any) -> str:
 
 
 def test_the_tasks_of_a_sweep(
-    check: CheckSweep,
-    scene: Scene,
-    task: MakeTask,
-    staged: StagedFiles,
-    notified: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    check,
+    scene,
+    task,
+    staged,
+    notified,
+    monkeypatch,
+):
     tale = Tale()
-    staged_for: list[str] = []
+    staged_for = []
 
-    def stage_for(run: Any, _: Any) -> Any:
+    def stage_for(run, _):
         staged_for.append(f"{run.name} on {run.cluster}")
         return staged
 
     monkeypatch.setattr("steptime.airflow.sweep.operators.stage_for", stage_for)
-    checked: Any = None
+    checked = None
 
-    def do_check() -> Any:
+    def do_check():
         nonlocal checked
         runs = [
             {"workload": "llama3.1", "gpus": [1, 2]},
@@ -119,7 +116,7 @@ def test_the_tasks_of_a_sweep(
     tale.tell("the plan", lambda: reserved(scene.context()))
     tale.tell("approve", lambda: task("approve", checked=checked).execute(scene.context()))
 
-    def do_stage() -> str:
+    def do_stage():
         inputs = task("stage", checked=checked).execute(scene.context())
         short = {
             name: [{key: item[key] for key in item if key != "staged"} for item in items]
@@ -134,7 +131,7 @@ def test_the_tasks_of_a_sweep(
     scene.measure(0.24, cell_2)
     scene.measure(0.24, cell_1, gpus=1)
 
-    def do_confirm() -> str:
+    def do_confirm():
         return "\n".join(
             f"{cell['label']}, repeat {cell['repeat']}, {cell['jobs']} jobs, at most {cell['gpu_hours_max']}"
             for cell in scene.confirm(checked)
@@ -143,8 +140,8 @@ def test_the_tasks_of_a_sweep(
     tale.tell("confirm, of a slower cell", do_confirm)
     tale.tell("the plan with confirmations", lambda: reserved(scene.context()))
 
-    def report(**xcoms: Any) -> Any:
-        context: Any = scene.context() | {
+    def report(**xcoms):
+        context = scene.context() | {
             "ti": SweepTask(
                 task_id="report",
                 map_index=-1,
@@ -174,13 +171,11 @@ def test_the_tasks_of_a_sweep(
     assert_kept("tasks/sweep.txt", tale.told())
 
 
-def test_the_tasks_of_a_trial(
-    trial: Callable[..., Trial], states: dict[str, str | None], make_result: MakeResult, notified: list[str]
-) -> None:
+def test_the_tasks_of_a_trial(trial, states, make_result, notified):
     tale = Tale()
-    made: Any = None
+    made = None
 
-    def do_check() -> Any:
+    def do_check():
         nonlocal made
         made = trial(same_nodes=True, rounds_max=5)
         rules = {name: made.checked[name] for name in ("trial", "gpu_hours_max") if name in made.checked}
@@ -190,7 +185,7 @@ def test_the_tasks_of_a_trial(
     tale.tell("the plan", lambda: reserved(made.context("report", -1)))
     tale.tell("a run of the third round, before any", lambda: made.submit(4))
 
-    def report() -> Any:
+    def report():
         operator = made.dag.get_task("report").prepare_for_execution()
         operator.checked = made.checked
         operator.execute(made.context("report", -1))

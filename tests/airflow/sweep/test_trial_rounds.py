@@ -3,9 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
@@ -16,20 +14,19 @@ from steptime.airflow.base import task_key
 from steptime.airflow.sweep import trial_operators
 from steptime.airflow.sweep.trial_dag import trial_dag
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException
-from steptime.clusters.base import StagedFiles
 from steptime.store.run_queries import Store
-from tests.airflow.conftest import MakeContext, MakeResult, logged
+from tests.airflow.conftest import logged
 
 from .conftest import SweepTask
 
-VARIANTS: dict[str, Any] = {"default": {}, "slow": {"environment": {"STAND_IN_PRINTED_S": "0.6"}}}
+VARIANTS = {"default": {}, "slow": {"environment": {"STAND_IN_PRINTED_S": "0.6"}}}
 FIRST, LAST = "performance.submit", "performance.publish"
 
 
 @pytest.fixture
-def states(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+def states(monkeypatch):
     """The states of the runs' last tasks, as Airflow tells them; tests change them."""
-    told: dict[str, str | None] = {}
+    told = {}
     monkeypatch.setattr(trial_operators, "_states", lambda *_: dict(told))
     monkeypatch.setattr(trial_operators, "_ASKED_EVERY_S", 0.01)
     return told
@@ -38,7 +35,7 @@ def states(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
 class Trial:
     """A trial in its DAG run, whose tasks are executed one by one."""
 
-    def __init__(self, make_context: MakeContext, staged: StagedFiles) -> None:
+    def __init__(self, make_context, staged):
         self.dag = trial_dag("steptime_trial")
         self.make_context, self.staged = make_context, staged
         context = self.context("check_trial", -1)
@@ -46,17 +43,16 @@ class Trial:
         self.checked = self.dag.get_task("check_trial").prepare_for_execution().execute(context)
         self.labels = [cell["label"] for cell in self.checked["cells"]]
 
-    def context(self, task_id: str, map_index: int) -> dict[str, Any]:
+    def context(self, task_id, map_index):
         ti = SweepTask(task_id=task_id, dag_id="steptime_trial", map_index=map_index)
-        context: dict[str, Any] = self.make_context() | {"ti": ti}
-        return context
+        return self.make_context() | {"ti": ti}
 
-    def submit(self, index: int) -> Any:
+    def submit(self, index):
         task = self.dag.get_task("performance.submit").prepare_for_execution()
         task.run, task.staged = self.labels[index], self.staged.model_dump(mode="json")
         return task.execute(self.context("performance.submit", index))
 
-    def publish(self, make_result: MakeResult, index: int, step_time_s: float) -> None:
+    def publish(self, make_result, index, step_time_s):
         """Submit a run, and store it as if its job had ended."""
         name = self.submit(index)["job"]
         submitted = ledger.find(name).submitted
@@ -67,13 +63,13 @@ class Trial:
 
 
 @pytest.fixture
-def trial(home: Path, make_context: MakeContext, staged: StagedFiles, states: Any) -> Callable[..., Trial]:
+def trial(home, make_context, staged, states):
     """Return a function that plans a trial with these fields."""
     folder = Path(home).parent / "config" / "trials"
     folder.unlink()
     folder.mkdir()
 
-    def make(**fields: Any) -> Trial:
+    def make(**fields):
         content = {"name": "race", "run": {"workload": "llama3.1", "gpus": 1}, "variants": VARIANTS}
         content |= {"gpu_hours_max": 10, "rounds_max": 4, "same_nodes": False, **fields}
         (folder / "race.yaml").write_text(json.dumps(content))
@@ -82,9 +78,7 @@ def trial(home: Path, make_context: MakeContext, staged: StagedFiles, states: An
     return make
 
 
-def test_a_round_waits_for_the_rounds_before_it(
-    trial: Callable[..., Trial], states: dict[str, str | None]
-) -> None:
+def test_a_round_waits_for_the_rounds_before_it(trial, states):
     made = trial()
     assert made.labels[:2] != made.labels[2:4]
     first = {made.submit(index)["job"] for index in (0, 1)}
@@ -97,7 +91,7 @@ def test_a_round_waits_for_the_rounds_before_it(
     assert arguments["count"] == 2
     assert ledger.jobs_of_task(task_key(made.context("performance.submit", 2))) == []
 
-    async def fires() -> list[Any]:
+    async def fires():
         trigger = trial_operators.RoundTrigger(**arguments)
         waiting = asyncio.create_task(trigger.event())
         await asyncio.sleep(0.1)
@@ -109,9 +103,7 @@ def test_a_round_waits_for_the_rounds_before_it(
     assert made.submit(2)["job"] not in first
 
 
-def test_on_one_machine_the_variants_of_a_round_follow_one_another(
-    trial: Callable[..., Trial], states: dict[str, str | None]
-) -> None:
+def test_on_one_machine_the_variants_of_a_round_follow_one_another(trial, states):
     made = trial(same_nodes=True)
     made.submit(0)
     with pytest.raises(TaskDeferred):
@@ -120,9 +112,7 @@ def test_on_one_machine_the_variants_of_a_round_follow_one_another(
     assert made.submit(1)
 
 
-def test_after_a_skipped_round_all_later_runs_are_skipped_at_once(
-    trial: Callable[..., Trial], states: dict[str, str | None], make_result: MakeResult
-) -> None:
+def test_after_a_skipped_round_all_later_runs_are_skipped_at_once(trial, states, make_result):
     """And not one after the other: a trial of 16 variants that ends early has some 200 of them."""
     made = trial(same_nodes=True, rounds_max=8)
     for index in range(6):
@@ -141,9 +131,7 @@ def test_after_a_skipped_round_all_later_runs_are_skipped_at_once(
         made.submit(15)
 
 
-def test_a_variant_that_has_left_is_skipped_before_the_others_of_its_round_end(
-    trial: Callable[..., Trial], states: dict[str, str | None], make_result: MakeResult
-) -> None:
+def test_a_variant_that_has_left_is_skipped_before_the_others_of_its_round_end(trial, states, make_result):
     made = trial(same_nodes=True, variants={**VARIANTS, "third": {"environment": {"NCCL_DEBUG": "WARN"}}})
     for index in range(6):
         states |= {f"{where}_{before}": "success" for before in range(index) for where in (FIRST, LAST)}
@@ -154,9 +142,7 @@ def test_a_variant_that_has_left_is_skipped_before_the_others_of_its_round_end(
         made.submit(slow)
 
 
-def test_a_round_that_somebody_skipped_is_no_end_of_the_trial(
-    trial: Callable[..., Trial], states: dict[str, str | None]
-) -> None:
+def test_a_round_that_somebody_skipped_is_no_end_of_the_trial(trial, states):
     made = trial(same_nodes=True)
     states |= {f"{FIRST}_0": "skipped", f"{FIRST}_1": "skipped"}
     with pytest.raises(AirflowFailException, match="was stopped"):
@@ -164,9 +150,7 @@ def test_a_round_that_somebody_skipped_is_no_end_of_the_trial(
 
 
 @pytest.mark.parametrize("first", ["failed", "success"])
-def test_a_run_that_begins_while_the_trial_is_stopped_submits_nothing(
-    trial: Callable[..., Trial], states: dict[str, str | None], first: str
-) -> None:
+def test_a_run_that_begins_while_the_trial_is_stopped_submits_nothing(trial, states, first):
     """Airflow skips what has not begun, which is no end of the runs before."""
     made = trial(same_nodes=True)
     states |= {f"{FIRST}_0": first, f"{LAST}_0": "skipped"}
@@ -176,17 +160,13 @@ def test_a_run_that_begins_while_the_trial_is_stopped_submits_nothing(
     assert made.submit(1), "a variant that has left is skipped, too"
 
 
-def test_a_job_that_was_submitted_before_a_crash_is_found_again(
-    trial: Callable[..., Trial], states: dict[str, str | None]
-) -> None:
+def test_a_job_that_was_submitted_before_a_crash_is_found_again(trial, states):
     made = trial()
     states |= {f"{LAST}_{index}": "success" for index in range(2)}
     assert made.submit(2) == made.submit(2)
 
 
-def test_a_run_is_skipped_when_its_trial_has_ended(
-    trial: Callable[..., Trial], states: dict[str, str | None], make_result: MakeResult
-) -> None:
+def test_a_run_is_skipped_when_its_trial_has_ended(trial, states, make_result):
     made = trial()
     for index in range(6):
         states |= {f"{LAST}_{before}": "success" for before in range(index - index % 2)}
@@ -213,7 +193,7 @@ def test_a_run_is_skipped_when_its_trial_has_ended(
     assert "…" not in heading + row
 
 
-def test_a_trial_that_was_stopped_fails_and_says_what_is_known(trial: Callable[..., Trial]) -> None:
+def test_a_trial_that_was_stopped_fails_and_says_what_is_known(trial):
     made = trial()
     report = made.dag.get_task("report").prepare_for_execution()
     report.checked = made.checked
@@ -221,6 +201,6 @@ def test_a_trial_that_was_stopped_fails_and_says_what_is_known(trial: Callable[.
         report.execute(made.context("report", -1))
 
 
-def test_a_mistake_in_the_file_submits_nothing(trial: Callable[..., Trial]) -> None:
+def test_a_mistake_in_the_file_submits_nothing(trial):
     with pytest.raises(SystemExit, match="not a multiple of micro batch size 3"):
         trial(variants={"a": {}, "b": {"micro_batch_size": 3}})

@@ -1,11 +1,9 @@
 """A launcher: `acmebox run IMAGE COMMAND`."""
 
-from collections.abc import Sequence
-
-from steptime.clusters.containers import ContainerRuntime, ContainerSetup, ImageForm, LaunchCommand
+from steptime.clusters.containers import ContainerRuntime, ImageForm, LaunchCommand
 
 
-def launch(command: Sequence[str], inside: ContainerSetup) -> LaunchCommand:
+def launch(command, inside):
     return LaunchCommand(srun_options=(), command=("acmebox", "run", inside.image, *command))
 
 

@@ -22,7 +22,7 @@ HOME = Path(os.environ["AIRFLOW_HOME"])
 
 
 class Api(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_GET(self):
         if self.path.startswith("/api/v2/monitor/health"):
             beat = datetime.now(UTC).isoformat()
             names = ("scheduler", "triggerer", "dag_processor")
@@ -42,7 +42,7 @@ class Api(BaseHTTPRequestHandler):
             dags = [] if (HOME / "broken-dag").exists() else [{"dag_id": "own", "is_paused": False}]
             self._answer(200, {"dags": dags, "total_entries": len(dags)})
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         known = json.loads((HOME / "passwords.json").read_text())
         if known.get(said["username"]) == said["password"]:
@@ -50,7 +50,7 @@ class Api(BaseHTTPRequestHandler):
         else:
             self._answer(401, {"detail": "Invalid credentials"})
 
-    def _answer(self, code: int, body: object) -> None:
+    def _answer(self, code, body):
         data = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Length", str(len(data)))
@@ -58,7 +58,7 @@ class Api(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _status(component: str) -> str:
+def _status(component):
     """Return `healthy` if the component wrote its process id and belongs to this start's session."""
     if (HOME / f"ill-{component}").exists():
         return "unhealthy"
@@ -69,20 +69,20 @@ def _status(component: str) -> str:
         return "unhealthy"
 
 
-def _serve() -> None:
+def _serve():
     config = configparser.ConfigParser()
     config.read(HOME / "airflow.cfg")
     ThreadingHTTPServer((config["api"]["host"], config["api"].getint("port")), Api).serve_forever()
 
 
-def _tell_pid(name: str, pid: int) -> None:
+def _tell_pid(name, pid):
     """Write a process id in one step, as tests may read the file at any moment."""
     half = HOME / f"{name}.pid.half"
     half.write_text(str(pid))
     half.replace(HOME / f"{name}.pid")
 
 
-def _child(*, own_group: bool) -> int:
+def _child(*, own_group):
     """Fork a process that ignores SIGTERM: a task gets its own process group, an idle worker does not."""
     pid = os.fork()
     if pid == 0:
@@ -94,7 +94,7 @@ def _child(*, own_group: bool) -> int:
     return pid
 
 
-def main() -> None:
+def main():
     component = sys.argv[1]
     if component == "db":
         while (HOME / "hold-db").exists():
@@ -120,7 +120,7 @@ def main() -> None:
         signal.pause()
 
 
-def _tell_end(component: str) -> None:
+def _tell_end(component):
     with (HOME / "ends").open("a") as ends:
         ends.write(f"{component}\n")
     os._exit(0)
