@@ -544,7 +544,8 @@ def test_a_rank_that_ended_without_a_word_comes_before_connections_that_others_l
 
 
 @pytest.mark.parametrize(
-    ("tasks", "is_first"), [("1", True), ("1-2", True), ("1,5-6", True), ("0-7", False), ("2,3", False)]
+    ("tasks", "is_first"),
+    [("1", True), ("1-2", True), ("1,5-6", True), ("0-7", False), ("2,3", False), ("0-999999999999", False)],
 )
 def test_so_does_a_task_that_srun_saw_ending(tasks, *, is_first):
     closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:51340.\n"

@@ -4,6 +4,7 @@ A failed job's log has many writers: ranks, libraries, the batch script, srun. O
 others follow, and Slurm ends the rest. docs/reference/logs.md describes how the cause is chosen.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
@@ -18,6 +19,7 @@ PLACES = ("node", "rank", "task", "gpu")
 """Names in a sentence that are filled with all places that printed it; those it lacks are put behind it."""
 _STEPS_SURVIVED = 2
 """Training went on after a sign if this many steps were printed later: other ranks may be one step behind."""
+_RANKS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _MOST_LATE_STEPS = 100
 """Step lines that Python holds back at most, as they are of 80 bytes or more: it writes 8 KiB at a time."""
 _NEVER = (float("inf"), 0)
@@ -112,12 +114,9 @@ class _Group:
     def ranks(self) -> set[int]:
         """Return the ranks that printed it, or that it names: `3`, or srun's `0-2,7`."""
         named = [*self.places.get("rank", ()), *self.places.get("task", ())]
-        bounds = [part.partition("-") for text in named for part in text.split(",")]
+        bounds = (_RANKS.fullmatch(part) for text in named for part in text.split(","))
         return {
-            rank
-            for first, _, last in bounds
-            if first.isdecimal() and (last or first).isdecimal()
-            for rank in range(int(first), int(last or first) + 1)
+            rank for match in bounds if match for rank in range(int(match[1]), int(match[2] or match[1]) + 1)
         }
 
     def problem(
