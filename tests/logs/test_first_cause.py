@@ -521,14 +521,15 @@ FAILURE = """\
 {0}  error_file: <N/A>
 {0}  traceback : Signal received by PID 74{2}
 """
+ROOT_CAUSE = "{0}Root Cause (first observed failure):\n" + FAILURE
 
 
 @pytest.mark.parametrize("prefix", ["", "1: ", "[default0]:"])
 @pytest.mark.parametrize("others", [1, 40])
 def test_the_first_failure_that_torchrun_saw_is_told_and_not_those_that_it_ended_itself(prefix, others):
     ended = "".join(FAILURE.format(prefix, 1 + other, 2 + other, -15) for other in range(others))
-    table = f"{prefix}Failures:\n{ended}{'-' * 53}\n{prefix}Root Cause (first observed failure):\n"
-    message = first(read(megatron(), table, FAILURE.format(prefix, 0, 1, -6)))
+    table = f"{prefix}Failures:\n{ended}{'-' * 53}\n"
+    message = first(read(megatron(), table, ROOT_CAUSE.format(prefix, 0, 1, -6)))
     assert message == "a rank ended with exit code -6 (SIGABRT) (rank 1 on gpu-b01)"
 
 
@@ -538,7 +539,7 @@ def test_a_rank_that_ended_without_a_word_comes_before_connections_that_others_l
     """Rank 1 aborts; but if it lost a connection itself, that is why it ended."""
     closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:51340.\n"
     said = "".join(f"[rank{rank}]: {TRACEBACK}[rank{rank}]: {closed}" for rank in lost)
-    table = "Root Cause (first observed failure):\n" + FAILURE.format("", 0, 1, code)
+    table = ROOT_CAUSE.format("", 0, 1, code)
     message = first(read(megatron(), said, table))
     assert message.startswith("Python traceback" if "1" in lost else f"a rank ended with exit code {code}")
 
@@ -557,7 +558,7 @@ def test_so_does_a_task_that_srun_saw_ending(tasks, *, is_first):
 @pytest.mark.parametrize("exited", ["torchrun", "srun"])
 @pytest.mark.parametrize(("late", "is_cause"), [(2, True), (50, True), (150, False)])
 def test_an_exception_before_the_step_lines_that_rank_0_held_back_is_the_cause(exited, late, *, is_cause):
-    table = "Root Cause (first observed failure):\n" + FAILURE.format("", 0, 2, 1)
+    table = ROOT_CAUSE.format("", 0, 2, 1)
     says = table if exited == "torchrun" else "srun: error: n1: task 2: Exited with exit code 1\n"
     raised = f"[rank2]: {TRACEBACK}[rank2]: ValueError: heads\n"
     log = read(megatron(total=900), raised, megatron(6, 5 + late, total=900), says)

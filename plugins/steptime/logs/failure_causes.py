@@ -174,6 +174,7 @@ _OF_LATER_FAILURE = re.compile(
 )
 """The same lines of a rank that is not the table's root cause: most often torchrun ended it itself."""
 _LAST_FORM = 1000
+"""A form after all that `causes.yaml` has of a kind."""
 _RAYS_ACTOR = re.compile(rb"\bip: (?P<node>[\d.]{7,15})\s*\n(?:[^\n]*\n)?[^\n]*\Z")
 """What Ray says of an actor, before the lines that say why it died."""
 _OF_AN_ACTOR = re.compile(rb"\b[Tt]he actor(?:'s node was| (?:is dead|died) because) .{1,300}")

@@ -20,6 +20,7 @@ PLACES = ("node", "rank", "task", "gpu")
 _STEPS_SURVIVED = 2
 """Training went on after a sign if this many steps were printed later: other ranks may be one step behind."""
 _RANKS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+"""A rank or a range of them; a longer number in a log is none, and its range would fill the memory."""
 _MOST_LATE_STEPS = 100
 """Step lines that Python holds back at most, as they are of 80 bytes or more: it writes 8 KiB at a time."""
 _NEVER = (float("inf"), 0)
@@ -111,14 +112,6 @@ class _Group:
             if len(values) < _MOST_PLACES:
                 values[value] = None
 
-    def ranks(self) -> set[int]:
-        """Return the ranks that printed it, or that it names: `3`, or srun's `0-2,7`."""
-        named = [*self.places.get("rank", ()), *self.places.get("task", ())]
-        bounds = (_RANKS.fullmatch(part) for text in named for part in text.split(","))
-        return {
-            rank for match in bounds if match for rank in range(int(match[1]), int(match[2] or match[1]) + 1)
-        }
-
     def problem(
         self, *, fatal: bool, prefix: str = "", node_of_rank: Mapping[str, str] | None = None
     ) -> Problem:
@@ -143,6 +136,13 @@ class _Group:
         if nodes and "" not in nodes and not {"node", "nodes"}.intersection(named):
             where = [f"{', '.join(where)} on {', '.join(nodes)}".strip()]
         return f" ({', '.join(where)})" if where else ""
+
+
+def _ranks(groups: Iterable[_Group]) -> set[int]:
+    """Return the ranks that printed these signs, or that they name: `3`, or srun's `0-2,7`."""
+    named = (text for group in groups for name in ("rank", "task") for text in group.places.get(name, ()))
+    bounds = (_RANKS.fullmatch(part) for text in named for part in text.split(","))
+    return {rank for match in bounds if match for rank in range(int(match[1]), int(match[2] or match[1]) + 1)}
 
 
 class Timeline:
@@ -225,22 +225,20 @@ class Timeline:
         return [*problems, *remarks]
 
     def _before_late_lines(self, signs: list[_Group], going: set[int]) -> set[int]:
-        """Return exceptions of ranks that then ended without another word.
+        """Return the ids of exceptions in `going` whose rank then ended without another word.
 
         Rank 0 may print its last step lines afterwards, as Python holds back what it writes to a file.
         """
-        ended: dict[bool, set[int]] = {True: set(), False: set()}
-        for group in signs:
-            if id(group) not in going:
-                ended[group.sign.weight is Weight.EXITED] |= group.ranks()
-        silent = ended[True] - ended[False]
+        rest = [group for group in signs if id(group) not in going]
+        exited = _ranks(group for group in rest if group.sign.weight is Weight.EXITED)
+        silent = exited - _ranks(group for group in rest if group.sign.weight is not Weight.EXITED)
         return {
             id(group)
             for group in signs
             if id(group) in going
             and group.sign.weight is Weight.HAPPENED
             and self._steps - group.steps <= _MOST_LATE_STEPS
-            and not silent.isdisjoint(group.ranks())
+            and not silent.isdisjoint(_ranks([group]))
         }
 
     def _with_nodes(self, groups: list[_Group]) -> list[_Group]:
@@ -295,16 +293,14 @@ class Timeline:
             for group in groups
         )
 
-        followed = {
-            rank for group in groups if group.sign.weight is Weight.FOLLOWED for rank in group.ranks()
-        }
+        followed = _ranks(group for group in groups if group.sign.weight is Weight.FOLLOWED)
 
         def key(group: _Group) -> tuple[object, ...]:
             sign = group.sign
             weight = Weight.HAPPENED if sign.weight is Weight.WARNED and not happened else sign.weight
             # A rank that ended without a word comes before what only other ranks say that they lost.
-            is_silent = weight is Weight.EXITED and bool(followed and group.ranks())
-            is_silent = is_silent and followed.isdisjoint(group.ranks())
+            ranks = _ranks([group]) if followed and weight is Weight.EXITED else set()
+            is_silent = bool(ranks) and followed.isdisjoint(ranks)
             if is_silent:
                 weight = Weight.FOLLOWED
             if is_ended and weight in (*_ERROR_LINES, Weight.FOLLOWED):

@@ -42,6 +42,7 @@ from steptime.logs.log_completeness import Closing, End
 from steptime.logs.network import NetworkFacts, NetworkLine
 from steptime.logs.training_log import Problem, Step, TrainingLog
 from steptime.recipes.models import Mode
+from steptime.wording import counted
 
 _OfAttempts = Sequence[Sequence[Checkpoint]]
 _PIECE_BYTES = 1 << 17
@@ -317,9 +318,8 @@ class LogBuilder:
         yield from log_completeness.report_unfinished_saves(checkpoints)
         yield from report_trainer_end(self._records)
         for name, count in self._other_formats.items():
-            lines = f"1 line of the format {name}" if count == 1 else f"{count} lines of the format {name}"
-            verb = "does" if count == 1 else "do"
-            message = f"{lines} beside those of {self._format} {verb} not count"
+            lines, verb = counted(count, "line"), "does" if count == 1 else "do"
+            message = f"{lines} of the format {name} beside those of {self._format} {verb} not count"
             yield Problem(kind="mixed_formats", message=message, fatal=False)
         yield from self._remarks.values()
 
