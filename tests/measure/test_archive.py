@@ -268,7 +268,7 @@ def test_links_are_left_out(here):
 def test_one_that_is_cut_anywhere_is_refused(here, missing):
     (here / "cut.tar.zst").write_bytes(LLMB.read_bytes()[:-missing])
     told = refusal("results", "import", "cut.tar.zst", "--cluster", "c")
-    assert "'cut.tar.zst' cannot be read as an archive: the file is truncated" in told
+    assert "'cut.tar.zst' cannot be read as an archive: the compressed data ends too early" in told
     assert not Store().exists() or Store().count(include_rejected=True) == 0
 
 

@@ -432,25 +432,38 @@ def unpack_log(file: Path) -> Iterator[bytes]:
     For a damaged archive, and one that unpacks to more, raises EOFError after the readable part. Raises
     OSError for what is not a regular file.
     """
-    new_unpacker = _UNPACKERS.get(file.suffix)
     with open_regular(file) as stream:
-        if new_unpacker is None:
+        if file.suffix not in _UNPACKERS:
             yield from _head_and_tail(stream)
             return
-        unpacker, size, unpacked = new_unpacker(), _LEAST_PACKED_BYTES, 0
-        while packed := unpacker.unused_data or stream.read(size):
-            if unpacker.eof:  # archives may be put together from several
-                unpacker = new_unpacker()
-            try:
-                piece = unpacker.decompress(packed)
-            except (isal_zlib.IsalError, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
-                raise EOFError(f"its content is not valid {file.suffix} data") from error
+        unpacked = 0
+        for piece in decompressed(stream, file.suffix):
             yield piece
             unpacked += len(piece)
             if unpacked > MOST_LOG_BYTES:
                 raise EOFError(f"it unpacks to more than {MOST_LOG_BYTES >> 20} MiB, and is not read further")
-            # Repeated lines pack to a thousandth and less, which should not be unpacked at once.
-            size = size // 2 if len(piece) > _PIECE_BYTES else size * 2
-            size = max(_LEAST_PACKED_BYTES, min(size, _MOST_PACKED_BYTES))
-        if not unpacker.eof:
-            raise EOFError("the compressed data ends too early")
+
+
+def decompressed(
+    stream: BinaryIO, suffix: str, most_packed_bytes: int = _MOST_PACKED_BYTES
+) -> Iterator[bytes]:
+    """Yield the decompressed pieces of `.gz` or `.zst` data.
+
+    A piece comes from at most `most_packed_bytes`, which can unpack to 32,768 times as much. Raises EOFError
+    after what could be read of damaged or truncated data.
+    """
+    new_unpacker = _UNPACKERS[suffix]
+    unpacker, size = new_unpacker(), _LEAST_PACKED_BYTES
+    while packed := unpacker.unused_data or stream.read(size):
+        if unpacker.eof:  # archives may be put together from several
+            unpacker = new_unpacker()
+        try:
+            piece = unpacker.decompress(packed)
+        except (isal_zlib.IsalError, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
+            raise EOFError(f"its content is not valid {suffix} data") from error
+        yield piece
+        # Repeated lines pack to a thousandth and less, which should not be unpacked at once.
+        size = size // 2 if len(piece) > _PIECE_BYTES else size * 2
+        size = max(_LEAST_PACKED_BYTES, min(size, most_packed_bytes))
+    if not unpacker.eof:
+        raise EOFError("the compressed data ends too early")

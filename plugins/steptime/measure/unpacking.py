@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-import zstandard
-
 from steptime.errors import UserError, one_line
 from steptime.files import MOST_LOG_BYTES, open_regular
-from steptime.logs.reader import unpack_log
+from steptime.logs.reader import decompressed, unpack_log
 
 _PACKED_BYTES = 1 << 9
 """Packed bytes read at once: they unpack to at most 16 MiB."""
@@ -39,7 +37,7 @@ def unpack(file: Path, folder: Path) -> None:
                     _write(archive, member, folder)
         while stream.read(1 << 20):
             pass  # damage shows at the end
-    except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
+    except (tarfile.TarError, EOFError) as error:
         raise UserError(f"'{one_line(file)}' cannot be read as an archive: {error}.") from error
     except OSError as error:  # two members of one name, or a name that no file can have
         raise UserError(f"'{one_line(file)}' cannot be unpacked: {error.strerror or error}.") from error
@@ -117,12 +115,5 @@ class _Stream:
 
 
 def _pieces(file: Path) -> Iterator[bytes]:
-    """Yield unpacked pieces; raise EOFError for a truncated file, which zstandard's readers accept."""
-    unpacker = zstandard.ZstdDecompressor().decompressobj()
     with open_regular(file) as packed:
-        while data := unpacker.unused_data or packed.read(_PACKED_BYTES):
-            if unpacker.eof:  # pzstd packs a file as several frames
-                unpacker = zstandard.ZstdDecompressor().decompressobj()
-            yield unpacker.decompress(data)
-    if not unpacker.eof:
-        raise EOFError("the file is truncated")
+        yield from decompressed(packed, ".zst", _PACKED_BYTES)
