@@ -176,6 +176,10 @@ FINDINGS = [
         *("gpus_per_node is 9, but the nodes have 4 × a100, 8 × h100", f"write gpus_per_node: 8 in {FILE}"),
     ),
     (
+        *("GPUs", {"gpu_type": "h100", "partition": "old,batch"}, {}),
+        *("4 × a100, 8 × h100 a node, as expected (h100)", None),
+    ),
+    (
         *("GPUs", {"gpu_type": "h100", "partition": "old"}, {}),
         "gpu_type is h100, but the nodes have 4 × a100",
         f"change gpu_type (a key of config/gpus.yaml) or partition in {FILE}",

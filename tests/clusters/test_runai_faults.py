@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,14 +63,17 @@ async def test_a_workload_beyond_a_quota_may_be_submitted_later(runai, runai_ser
     assert [entry.status for entry in runai_server.calls("POST", CREATE)] == [403, 202]
 
 
-async def test_a_token_is_replaced_before_it_runs_out(runai_connections, runai_server, monkeypatch):
+@pytest.mark.parametrize(("lifetime_s", "before_s", "after_s"), [(3600, 3530, 3545), (100, 70, 80)])
+async def test_a_token_is_replaced_before_it_runs_out(
+    runai_connections, runai_server, monkeypatch, lifetime_s, before_s, after_s
+):
     """The client's clock is put forward; without the replacement the server would refuse an expired token."""
     ahead_s = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead_s)
     monkeypatch.setattr("steptime.clusters.runai.client.time", clock)
-    runai_server.token_lifetime_s = 3600
+    runai_server.token_lifetime_s = lifetime_s
     async with RunaiClient(await runai_connections("runai")) as client:
-        for ahead_s, tokens in ((0, 1), (3000, 1), (3545, 2)):  # noqa: B007 - the clock's
+        for ahead_s, tokens in ((0, 1), (before_s, 1), (after_s, 2)):  # noqa: B007 - the clock's
             await client.workloads([])
             assert len(runai_server.calls("POST", "/token")) == tokens
     assert 401 not in {entry.status for entry in runai_server.journal}
@@ -343,6 +348,14 @@ async def test_a_refusal_after_an_unclear_submission_is_not_the_users_error(
             with pytest.raises(SystemFailure, match=message):
                 await cluster.submit(make_spec("twice", "true"))
     assert len(runai_server.workloads) == 1
+
+
+async def test_a_pause_until_a_date_is_kept(impatient, runai_server, waits):
+    until = format_datetime(datetime.fromtimestamp(time.time() + 4, UTC), usegmt=True)
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=429, headers={"Retry-After": until}))
+    assert (await impatient.workloads([])).workloads == ()
+    [wait] = waits
+    assert 2 < wait <= 4
 
 
 @pytest.mark.parametrize("written", ["Thu, 01 Jan 1970 00:00:00 -0000", "nan", "-5", "Fri, 31 Dec 99999", ""])

@@ -43,6 +43,7 @@ def test_a_run_is_nearer_to_one_of_two_levels(run, change, nearer):
     assert USUAL.is_nearer(run, change) is nearer
     assert USUAL.is_over(change, [9.0, run, run]) is nearer
     assert not USUAL.is_over(change, [run])
+    assert not USUAL.is_over(change, [run, 1 + change])
 
 
 @pytest.mark.parametrize("direction", ["slower", "faster"])

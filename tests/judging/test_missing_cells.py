@@ -159,7 +159,10 @@ def test_weeks_in_which_jobs_left_no_run_count_as_failed(
     make_result,
     ledger_job,
 ):
-    """Cell 8 left no run for three weeks, after a rejected one; cell 16 was rejected after two such weeks."""
+    """Cell 8 left no run for three weeks, after a rejected one; cell 16 was rejected after two such weeks.
+
+    In the week before these, one job of cell 8 left no run and the next one a valid run.
+    """
     lost = {"state": "failed", "reason": "no space"}
 
     def add(gpus, week, **fields):
@@ -167,10 +170,11 @@ def test_weeks_in_which_jobs_left_no_run_count_as_failed(
         of_cell = {"run": run(make_result, gpus, 0).run, "created_at": at, "ended_at": at + 60}
         ledger.add(ledger_job(f"{gpus}-{week}", **of_cell, dag_run_id=str(week), **fields))
 
-    stored.write(weeks, run(make_result, 8, 4))
+    for week in (5, 4):
+        stored.write(weeks, run(make_result, 8, week))
     stored.write(weeks, run(make_result, 8, 3, cause=MEMORY))
     stored.write(weeks, run(make_result, 16, 0, cause=MEMORY))
-    for gpus, week in ((8, 2), (8, 1), (8, 0), (16, 2), (16, 1)):
+    for gpus, week in ((8, 4), (8, 2), (8, 1), (8, 0), (16, 2), (16, 1)):
         add(gpus, week, **lost)
     add(4, 0, state="cancelled")
     said = {

@@ -79,15 +79,19 @@ def test_releases_are_compared_over_the_cells_of_both(store, write):
                 write(
                     name, gpus * level * rng.gauss(1, 0.005), image=image, gpus=gpus, environment=environment
                 )
-    write("only-old", 1.0, image="nemo:old", gpus=128)
-    write("only-new", 1.0, image="nemo:new", size="large")
+    for size in ("small", "large"):
+        write(f"only-old-{size}", 1.0, image="nemo:old", size=size, gpus=128)
+        write(f"only-new-{size}", 1.0, image="nemo:new", size=size)
     write("new-slow", 99.0, image="nemo:new", gpus=64, nodes=["n2"])
 
     compared = compare_sets(store, ["image=nemo:old"], ["image=nemo:new"])
 
     assert compared.measure == "time"
     assert {cell.name for cell in compared.cells} == {f"tiny·fp32·{2**power}" for power in range(7)}
-    assert (compared.only_a, compared.only_b) == (("tiny·fp32·128",), ("large·fp32·2",))
+    assert (compared.only_a, compared.only_b) == (
+        ("large·fp32·128", "small·fp32·128"),
+        ("large·fp32·2", "small·fp32·2"),
+    )
     assert compared.median is not None
     assert compared.median.low is not None
     assert compared.median.high is not None

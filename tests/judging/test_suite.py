@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 from stored import publish
+from sync_ledger import ledger
 from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.judging.detection import Baseline
-from steptime.judging.suite import SuiteCell, judge_suite
+from steptime.judging.suite import SuiteCell, judge_suite, made_with
 from steptime.recipes.sweep_planning import expand_cell, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.settings import config_dir
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
+from tests.store.conftest import ledger_job
+
+__all__ = ["ledger_job"]  # a fixture
 
 BASELINE_S = 2.0
 LIMIT_S = BASELINE_S / 0.95
@@ -99,6 +103,12 @@ def test_each_verdict_and_the_dossier(make_result, cells, tmp_path):
     assert suite.sentence == (
         "1 of 7 cells pass at 95 % of the baseline; 1 below, 2 undecided, 1 no baseline, 1 failed, 1 missing"
     )
+    assert [row["submitted_at"] for row in suite.runs] == sorted(
+        row["submitted_at"] for row in Store().results(include_rejected=True)
+    )
+    baselines = [row["value"] for row in made_with(Store(), suite) if row["what"] == "baseline"]
+    assert baselines == sorted(baselines)
+    assert len(baselines) > 1
     remarks = [cell.remark for cell in suite.cells]
     assert remarks[0] == "since then it failed: The loss is NaN"
     assert remarks[1] == "it reaches 90.9 % of the baseline (89.9 to 91.9 %) in 3 runs"
@@ -124,7 +134,7 @@ def test_each_verdict_and_the_dossier(make_result, cells, tmp_path):
 
 
 @pytest.mark.long
-def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result, cells):
+def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result, cells, ledger_job):
     ran(make_result, cells[0], 3.0, 3.0, 3.0, at=1e9 - 1e6)
     assert judge_suite(Store(), "mini").cells[0].verdict == "below"
     made = make_result("x").submitted.provenance
@@ -132,13 +142,18 @@ def test_only_runs_since_the_newest_run_of_the_sweep_count(make_result, cells):
     for number in range(3):
         job = make_result("x").job.model_copy(update={"name": f"n{number}", "submitted_at": 1e9 + number})
         run = cells[0].model_copy(update={"max_steps": 20, "window": make_result("x").run.window})
-        provenance = made.model_copy(update=newer if number == 0 else {"dag_run_id": f"alone {number}"})
+        provenance = made.model_copy(update=newer if number < 2 else {"dag_run_id": f"alone {number}"})
         publish(Store(), make_result("x", run=run, job=job, provenance=provenance, step_times=[2.0] * 20))
 
     suite = judge_suite(Store(), "mini")
     assert (suite.since, suite.cells[0].verdict, len(suite.cells[0].runs)) == (1e9, "passes", 3)
     assert suite.sentence == "1 of 7 cells pass at 95 % of the baseline; 6 missing"
     assert judge_suite(Store(), "mini", 0.0).cells[0].verdict == "undecided"
+
+    ran_of = {"dag_id": "steptime_sweep", "dag_run_id": "newer", "run": cells[1], "state": "failed"}
+    for at in (1e9 - 60, 1e9 + 60):
+        ledger.add(ledger_job(f"lost {at}", **ran_of, created_at=at, ended_at=at + 30))
+    assert judge_suite(Store(), "mini").since == 1e9 - 60
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says():

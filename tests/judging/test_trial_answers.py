@@ -5,7 +5,7 @@ import json
 import pytest
 from called import steptime
 from stored import publish
-from stored_trial import OUT_OF_MEMORY, RULES, VARIANTS, StoredTrial, run_rounds
+from stored_trial import DAG_RUN, OUT_OF_MEMORY, RULES, VARIANTS, StoredTrial, run_rounds
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.durations import WEEK_S
@@ -16,10 +16,14 @@ from steptime.judging.trial_answers import (
     TrialAnswer,
     known_noise_percent,
     newest_trial,
+    round_runs,
 )
 from steptime.judging.trials import Observation, decide
 from steptime.recipes.models import TrialPosition
 from steptime.store.run_models import Check, Verdict
+from tests.store.conftest import ledger_job
+
+__all__ = ["ledger_job"]  # a fixture
 
 
 @pytest.fixture
@@ -148,6 +152,28 @@ def test_no_round_starts_that_could_exceed_the_gpu_hours(store, make_result):
     assert answer.gpu_hours > 0.05
     assert (answer.state.ended, answer.state.reason) == (True, "budget used up")
     assert "It ended by its gpu_hours_max." in answer.sentence
+
+
+def test_jobs_that_left_no_run_cost_what_they_ran_and_the_newest_of_a_run_counts(
+    trial, make_result, ledger_job
+):
+    """Of `ring`'s three jobs one never started, one left nothing, and one has a result."""
+    trial.ran("ring", 1, 0.2)
+    [row] = trial.store.list_runs(*DAG_RUN)
+    at = row["submitted_at"]
+    position = TrialPosition(rules=RULES, variant="ring", round=1, index=1)
+    run = make_result("x").submitted.run.model_copy(update={"trial": position})
+    lost = {"dag_id": DAG_RUN[0], "dag_run_id": DAG_RUN[1], "run": run, "state": "failed", "gpus": 4}
+    jobs = [
+        ledger_job("z-first", **lost, created_at=at - 9000, ended_at=at - 8000),
+        ledger_job("y-second", **lost, created_at=at - 7200, started_at=at - 5400, ended_at=at - 3600),
+    ]
+    rules, [ran] = round_runs(trial.store, [row], jobs)
+    assert rules == RULES
+    assert ran.row == row
+    assert ran.gpu_hours == pytest.approx(row["gpu_hours"] + 4 * 0.5)
+    _, [ran] = round_runs(trial.store, [], jobs)
+    assert (ran.row, ran.gpu_hours) == (None, pytest.approx(2.0))
 
 
 def test_a_round_that_is_under_way_does_not_count_yet(trial):

@@ -1,5 +1,6 @@
 """How a training ended: the rule of docs/reference/logs.md, on the logs of each framework."""
 
+import math
 from dataclasses import asdict
 
 import pytest
@@ -296,10 +297,11 @@ def test_a_step_that_took_far_longer_than_the_others_is_remarked():
     [
         [60000.0, 20000.0, 9000.0] + [9000.0] * 30,
         [9000.0 + 300 * (step % 7) for step in range(50)],
+        [9000.0] * 20 + [70000.0, math.inf] + [9000.0] * 20,
         [9000.0 + 5 * step for step in range(50)],
         [9000.0, 90000.0] * 3,
     ],
-    ids=["warm-up", "spread", "small trend", "few steps"],
+    ids=["warm-up", "spread", "an infinite one", "small trend", "few steps"],
 )
 def test_usual_step_times_are_not_remarked(times_ms):
     assert kinds(timed(times_ms)) == set()

@@ -123,6 +123,7 @@ def test_the_kernels_killing_explains_what_was_printed_before():
 
 
 THREAD = "Exception in thread NetStatThr:\n" + TRACEBACK + "BrokenPipeError: [Errno 32] Broken pipe\n"
+IGNORED = "Exception ignored in: <function Loader.__del__ at 0x7f>\n" + TRACEBACK + "OSError: no such file\n"
 HUB = (
     "[rank0]: WARNING huggingface_hub: HTTP Error 429 thrown while requesting HEAD: 429 Client Error: Too "
     "Many Requests for url: https://huggingface.co/x/config.json. Retrying.\n"
@@ -142,8 +143,9 @@ def test_a_step_of_a_rank_that_lags_behind_does_not_make_an_exception_harmless()
     assert first(log) == "Python traceback: ValueError: heads (rank 3)"
 
 
-def test_an_exception_of_a_thread_comes_behind_what_ended_the_process():
-    log = read(megatron(), THREAD, "srun: error: node2: task 9: Bus error\n")
+@pytest.mark.parametrize("aside", [THREAD, IGNORED])
+def test_an_exception_that_ends_no_process_comes_behind_what_ended_it(aside):
+    log = read(megatron(), aside, "srun: error: node2: task 9: Bus error\n")
     assert "node2" in first(log)
 
 

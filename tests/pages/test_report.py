@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.durations import WEEK_S
 from steptime.judging.comparison import compare_since
+from steptime.pages import answers
 from steptime.pages.report_file import report_sweep
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
@@ -64,13 +65,18 @@ def test_the_newest_run_of_a_sweep(make_result, tmp_path, monkeypatch):
     ran = (("old", "nightly", -36), ("last", "nightly", -35), ("new", "nightly", 0), ("other", "weekly", 1))
     for week, sweep, days in ran:
         for gpus in (1, 2):
-            options = {"gpus": gpus, "submitted_at": 1e9 + 86_400 * days}
+            options = {"gpus": gpus, "submitted_at": 1e9 + 86_400 * days + 60 * gpus}
             publish(Store(), of_sweep(make_result, f"{week}-{gpus}", week, sweep, **options))
 
     report(tmp_path / "sweep.html", "--sweep", "nightly")
 
+    asked = []
+    monkeypatch.setattr(
+        answers, "incidents_since", lambda _store, since, _: asked.append(since) or {"incidents": []}
+    )
     found = report_sweep(Store(), "nightly")
     assert found.comparison.cells == 2
+    assert asked == [1e9 + 60], "those that were closed since its first run, too"
     known = [dag_run["together"] for dag_run in found.answers["api/scaling"]["known"]]
     assert known == ["steptime_sweep/new", "steptime_sweep/last"], "not later ones, and not older ones"
     assert len(found.answers["api/results"]["rows"]) == len(found.answers["api/scaling"]["rows"]) == 2

@@ -49,7 +49,9 @@ def test_a_variable_without_effect_is_answered_with_what_does_it(variable):
 def test_a_program_of_ones_own_may_read_such_a_variable():
     [run] = plan(PlanRequest(**RECIPE)).runs
     program = OwnProgram.model_construct(command=("python", "train.py"))
-    check_document_variables(["DTYPE"], [run.recipe.model_copy(update={"launcher": program})])
+    own = run.recipe.model_copy(update={"launcher": program})
+    check_document_variables(["DTYPE"], [own])
+    check_document_variables(["DTYPE"], [run.recipe, own])
 
 
 def test_a_refusal_has_the_words_of_the_command():

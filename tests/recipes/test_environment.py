@@ -81,8 +81,8 @@ VALUES = {
     "shown: put it into a file on the cluster that only you can read",
     "/data/hf_checkpoints_of_llama/sk-x": "",
     "glm-45-air-pretrain-config-of-ours": "",
-    "x" * ((128 << 10) - len("http_proxy=\0")): "",
-    "x" * (128 << 10): "the variables take 131,084 bytes, and a job may have 131,072: shorten",
+    "x" * ((128 << 10) - len("http_proxy=\0A=1\0")): "",
+    "x" * (128 << 10): "the variables take 131,088 bytes, and a job may have 131,072: shorten",
     "1\nLD_PRELOAD=/x": "has a line break, after which containers would read another variable: write it "
     "in one",
     "1\n": "has a line break",
@@ -95,7 +95,7 @@ def test_what_a_value_and_a_name_cannot_be():
     wrong = [
         f"{value!r}: {said!r}"
         for value, complaint in VALUES.items()
-        if complaint not in (said := refusal({"http_proxy": value}))
+        if complaint not in (said := refusal({"A": "1", "http_proxy": value}))
         or bool(said) is not bool(complaint)
         or (said and "'http_proxy'" not in said)
         or "hunter2" in said

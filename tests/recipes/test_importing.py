@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.importing import workload as importing
+from steptime.recipes.importing.recorder.describe import Anything
 from steptime.recipes.importing.release import unpack_commit
 from steptime.recipes.workload_file import Workload
 
@@ -121,6 +123,60 @@ def imported(release, into, *more):
     done = CliRunner().invoke(app, ["recipes", "import", str(release), *options])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def test_what_upstreams_code_sets_in_an_unknown_thing_it_reads_again():
+    thing = Anything(known=1)
+    thing.unknown.deep = 2
+    assert (thing.known, thing.unknown.deep, thing.unknown is thing.unknown) == (1, 2, True)
+
+
+def recorded(sizes="7b", gpu_types="h100", dtypes="bf16", gpus=8, time="00:20:00"):
+    job = {"executor": {"time": time}}
+    return importing.RecordedRun(sizes, gpu_types, dtypes, gpus, upstream=None, job=job)
+
+
+EVERY = [recorded(dtypes=dtype, gpus=gpus) for dtype in ("bf16", "fp8", "nvfp4") for gpus in (8, 16)]
+
+
+@pytest.mark.parametrize(
+    ("held", "conditions"),
+    [
+        ((0, 1, 2, 3, 4, 5), [{}]),
+        ((0, 1), [{"dtypes": ["bf16"]}]),
+        ((5, 3, 1), [{"gpus": [16]}]),
+        ((0, 2), [{"dtypes": ["bf16", "fp8"], "gpus": [8]}]),
+        ((0, 1, 2), [{"dtypes": ["bf16"]}, {"dtypes": ["fp8"], "gpus": [8]}]),
+        (
+            (0, 1, 2, 5),
+            [{"dtypes": ["bf16", "fp8"], "gpus": [8]}, {"dtypes": ["bf16", "nvfp4"], "gpus": [16]}],
+        ),
+    ],
+    ids=["all", "a dtype", "a count", "a box", "by dtype", "by count"],
+)
+def test_conditions_select_the_rows_of_a_setting_and_no_others_with_few_rules(held, conditions):
+    assert importing._conditions([EVERY[number] for number in held], EVERY) == conditions
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        ({("7b", "h100"): 20, ("7b", "gb200"): 20, ("70b", "h100"): 40}, ({"7b": 20, "70b": 40}, {})),
+        (
+            {("7b", "h100"): 40, ("7b", "gb200"): 20, ("70b", "h100"): 40, ("70b", "b200"): 30},
+            ({"7b": 20, "70b": 20}, {"h100": 40, "b200": 30}),
+        ),
+        ({("7b", "h100"): 40, ("70b", "h100"): 20, ("7b", "gb200"): 20}, None),
+    ],
+    ids=["by size", "by type of GPU", "by both"],
+)
+def test_time_limits_are_those_of_sizes_or_of_types_of_gpu(limits, found):
+    rows = [recorded(size, gpu_type, time=limit) for (size, gpu_type), limit in limits.items()]
+    if found is None:
+        with pytest.raises(importing.NotImportable, match="more than the size or the type"):
+            importing._time_limits(rows)
+    else:
+        assert importing._time_limits(rows) == found
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from printed_tables import config_with, formulas_for
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.cli.output import with_experts
 from steptime.errors import UserError
 from steptime.measure.metrics import throughput
 from steptime.recipes import tables
@@ -68,6 +69,7 @@ def test_people_read_the_parameters():
     assert "671b, 37.6b active" in mixture
     assert ("8.03b" in dense, "3.67m" in dense) == (True, True)
     assert ("etp" in mixture, "etp" in dense) == (True, False)
+    assert "etp" in with_experts(["size", "ep", "etp"], [{"ep": None}, {"ep": 8}, {"ep": None}])
     plan_text = told("plan", GROK, "--gpu-type", "gb200", "--gpus", "128")
     assert f"{GROK} 314b (316b, 84.5b active parameters), fp8 on gb200" in plan_text
 

@@ -53,8 +53,9 @@ def test_alone():
 
 def test_torchrun_says_it_all(monkeypatch):
     """This holds inside a Slurm job too."""
-    launched(monkeypatch, {**STEP, **TORCHRUN})
+    launched(monkeypatch, {**STEP, **TORCHRUN, "OMP_NUM_THREADS": "3"})
     launch = read_launch()
+    assert launch.threads == 3
     assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (1, 2, 2, 1)
     assert (launch.by_launcher, launch.has_mpi) == (True, False)
 

@@ -1,8 +1,17 @@
 """The layers that a plan describes."""
 
+from importlib.metadata import EntryPoint
+
 import pytest
 
+from trainer import families
 from trainer.spec import MoeShape
+
+
+def test_a_family_of_another_package_is_added_and_does_not_replace_one_of_the_trainer(monkeypatch):
+    points = [EntryPoint(name, "acme.models", "steptime.trainer_families") for name in ("acme", "llama")]
+    monkeypatch.setattr(families, "entry_points", lambda **_: points)
+    assert families.families() == {"acme": "acme.models", **families.FAMILIES}
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,10 @@ IMPOSSIBLE = [
         *("mixture", {f"{RANKS}tensor": 2, f"{RANKS}data": 1, f"{RANKS}expert": 1}),
         "a mixture of experts with tensor parallel 2 needs sequence parallelism",
     ),
+    (
+        *("mixture", {f"{RANKS}expert": 1, f"{RANKS}expert_tensor": 2}),
+        "a mixture of experts with tensor parallel 2 needs sequence parallelism, which the CPU",
+    ),
 ]
 """The workload, changes in its plan by the path of the field, and the reason."""
 

@@ -35,14 +35,14 @@ CONFIRMATIONS = 2 * 2 * 600 / 3600
 
 
 class Scene:
-    """A store with eight usual weekly runs of a cell of two ranks, and a sweep that has run."""
+    """A store with eight usual weekly runs of a cell of two ranks and of one, and a sweep that has run."""
 
     def __init__(self, make_result, task, make_context):
         self.make_result, self.task, self.make_context = make_result, task, make_context
         self.runs = USUAL_WEEKS
 
     def measure(self, step_time_s, cell=None, *, jitter=0.002, **options):
-        """Publish a run of two ranks, of this sweep if `cell` is given; each call is for a day later."""
+        """Publish a run of two ranks or `gpus`, of this sweep if `cell` is given, a day later each."""
         self.runs += 1
         result = measured(self.make_result, self.runs, step_time_s, jitter, **options)
         publish(Store(), result if cell is None else of_sweep(result, cell))
@@ -61,7 +61,8 @@ class Scene:
 def measured(make_result, number, step_time_s, jitter=0.002, **options):
     times = [step_time_s * (1 + jitter * (number % 3))] * 20
     at = 1.7e9 + number * DAY_S
-    return make_result(f"job-{number:02}", dag_run_id="by-hand", step_times=times, submitted_at=at, **options)
+    name = f"{'one' if options.get('gpus') == 1 else 'job'}-{number:02}"
+    return make_result(name, dag_run_id="by-hand", step_times=times, submitted_at=at, **options)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,7 @@ def usual_weeks(tmp_path_factory, make_result):
     store = Store(f"sqlite:///{path}")
     for number in range(1, USUAL_WEEKS + 1):
         publish(store, measured(make_result, number, USUAL_S))
+        publish(store, measured(make_result, number, USUAL_S, gpus=1))
     close_engines()  # flushes the store into its file
     return path
 
@@ -125,6 +127,16 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check, scene):
     assert len(scene.confirm(check())) == 2
 
 
+@pytest.mark.parametrize(("room", "repeats"), [(0.2, [2, 3]), (0.6, [2, 3, 4, 5])])
+@pytest.mark.long
+def test_of_two_suspected_cells_that_which_changed_most_is_run_again_first(check, scene, room, repeats):
+    scene.measure(SLOW_S, CELL)
+    scene.measure(2 * SLOW_S, CELL[:-1] + "1", gpus=1)
+    planned = scene.confirm(check(gpu_hours_max=PLANNED + room))
+    assert [cell["repeat"] for cell in planned] == repeats
+    assert labels(planned)[:2] == [f"llama3.1·tiny·fp32·1·confirmation {number}" for number in (1, 2)]
+
+
 def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(check, scene, capsys):
     scene.measure(USUAL_S, CELL)
     assert scene.confirm(check()) == [], "as usual"
@@ -137,9 +149,10 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(check, scene, ca
 @pytest.mark.long
 def test_what_is_planned_once_is_neither_doubled_nor_forgotten(check, scene, staged):
     scene.measure(SLOW_S, CELL)
-    checked = check()
+    checked = check(repeats=2)
     planned = scene.confirm(checked)
 
+    assert [cell["repeat"] for cell in planned] == [3, 4]
     assert scene.confirm(checked) == planned, "retried"
     for index, again in enumerate(scene.planned["runs"]):
         context = scene.context()
@@ -185,6 +198,7 @@ def test_a_checkpoint_that_got_slower_is_saved_again(check, scene):
 
     assert [cell["jobs"] for cell in scene.confirm(checked)] == [3, 3]
 
+    scene.measure(SLOW_S)  # not of this sweep, so that one further run would decide this
     scene.measure(SLOW_S, CELL)
     assert [cell["jobs"] for cell in scene.confirm(checked)] == [3, 3], "with what else is suspected"
 
