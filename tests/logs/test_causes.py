@@ -246,7 +246,39 @@ FIRST_CAUSE = [
         "not_started",
         "task 3 launch failed: Slurmd could not connect IO",
     ),
+    (  # nvidia/pyxis, issue 107: the other nodes lost the step, as the first did not answer
+        "srun: error: slurm_receive_msgs: [[n1]:6818] failed: Socket timed out on send/recv operation\n"
+        "srun: error: Task launch for StepId=96.0 failed on node n2: No such process\n"
+        "srun: error: Task launch for StepId=96.0 failed on node n3: No such process\n"
+        "srun: error: Task launch for StepId=96.0 failed on node n1: Socket timed out\n"
+        "srun: error: Application launch failed: Socket timed out on send/recv operation\n"
+        "srun: Job step aborted\n",
+        "not_started",
+        "on n1: Task launch for StepId=96.0 failed: Socket timed out",
+    ),
+    (
+        "srun: error: Task launch for StepId=96.0 failed on node n2: No such process\n",
+        "not_started",
+        "on n2: Task launch for StepId=96.0 failed: No such process",
+    ),
+    (  # issue 139
+        "A requested component was not found, or was unable to be opened.  This\n"
+        "means that this component is either not installed or is unable to be\n"
+        "used on your system.\n\nHost:      gpu1\nFramework: psec\nComponent: munge\n"
+        "It looks like pmix_init failed for some reason; your parallel process is\nlikely to abort.\n",
+        "not_started",
+        "MPI could not start: pmix_init failed",
+    ),
     # enroot's output, as pyxis copies it.
+    (  # issue 166
+        "slurmstepd: error: pyxis: container start failed with error code: 1\n"
+        "slurmstepd: error: pyxis: printing enroot log file:\n"
+        "slurmstepd: error: pyxis:   nvidia-container-cli: container error: lookup failed: /etc: denied\n"
+        "slurmstepd: error: pyxis:   [ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1\n"
+        "slurmstepd: error: pyxis: couldn't start container\n",
+        "not_started",
+        "enroot: nvidia-container-cli: container error: lookup failed: /etc: denied",
+    ),
     (pyxis(MKDIR, header="contents of log file ..."), "not_started", f"enroot: {MKDIR}"),
     (
         pyxis("curl: (6) Could not resolve host: nvcr.io"),

@@ -1,5 +1,6 @@
 """Each log format: text around its lines and sequences of them; test_lines_by_release.py has each line."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,22 @@ def test_a_decimal_comma_is_an_error_and_no_number(line):
 def test_memory_that_no_gpu_has_is_none(printed):
     line = line_forms.torchtitan(1).replace("9.46GiB", f"{printed}GiB")
     assert only_step(line).peak_memory_bytes is None
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0), (0, 2, 1, 3)])
+def test_torchtitans_loss_is_that_of_the_pipelines_last_stage(ranks):
+    """The other stages print -1, as in torchtitan's issues 931 and 1232."""
+    losses = {step: f"{9 - step}.25" for step in range(1, 7)}
+    printed = {rank: losses if rank % 2 else dict.fromkeys(losses, "-1.00000") for rank in ranks}
+    lines = {
+        rank: [line_forms.torchtitan(step, rank=rank, loss=loss) for step, loss in printed[rank].items()]
+        for rank in ranks
+    }
+    log = read("".join(chain.from_iterable(zip(*lines.values(), strict=True))))
+    assert [step.loss for step in log.steps] == [8.25, 7.25, 6.25, 5.25, 4.25, 3.25]
+    assert [step.tokens_per_s_per_gpu for step in log.steps] == [7282] * 6
+    first_stage = read("".join(lines[0]))
+    assert [step.loss for step in first_stage.steps] == [None] * 6, "-1 is no loss"
 
 
 def test_torchtitan_in_colour_on_eight_ranks():

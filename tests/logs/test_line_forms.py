@@ -44,7 +44,7 @@ def printed_by_ranks(rng):
             lines += (
                 [line_forms.nemo2(step, time=value, prefix=prefix)],
                 line_forms.megatron_bridge(step + 1, elapsed_ms=value).splitlines(keepends=True),
-                [line_forms.torchtitan(step + 1, rank=rank, loss=value)],
+                [line_forms.torchtitan(step + 1, rank=rank, loss=value if rank % 3 else "-1.0000")],
                 [f"{prefix}iter {step}: loss {value}, time {value}ms\n"],
             )[form]
     return lines
@@ -92,6 +92,7 @@ def test_a_damaged_log_reads_the_same_with_forms_and_without(seed, monkeypatch):
         (MEGATRON_BRIDGE, line_forms.megatron_bridge(7).splitlines(keepends=True)[0], ["Step Time : 1.5s\n"]),
         (MEGATRON_BRIDGE, line_forms.megatron_bridge(7).splitlines(keepends=True)[1], []),
         (TORCHTITAN, line_forms.torchtitan(17), [line_forms.torchtitan(18, rank=5, loss="123.4")]),
+        (TORCHTITAN, line_forms.torchtitan(17, loss="-1.0000"), [line_forms.torchtitan(18, loss="-1.5000")]),
     ],
 )
 def test_a_form_reads_what_the_format_reads(log_format, learned, others):

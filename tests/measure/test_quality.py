@@ -23,7 +23,7 @@ from steptime.measure.quality import (
     validate,
 )
 from steptime.measure.record import make_record
-from steptime.recipes.models import Mode, Performance, Window
+from steptime.recipes.models import Mode, OwnProgram, Performance, Window
 from steptime.store.run_records import EarlierAttempt, parse_record
 
 
@@ -165,6 +165,21 @@ def test_a_log_without_steps_is_one_sentence(make_result):
 
     assert "has no line of a training step" in failures["window_complete"]
     assert "losses_finite" not in failures, "what there is none of was not checked"
+
+
+@pytest.mark.parametrize(("loss", "is_valid"), [(None, True), (float("nan"), False), (2.5, True)])
+def test_losses_of_a_program_that_prints_none_are_not_checked(make_result, loss, is_valid):
+    """Such as torchtitan's, if the log is of the first stage of its pipeline."""
+    result = make_result()
+    launcher = OwnProgram(kind="command", command=("train",))
+    run = result.run.model_copy(
+        update={"recipe": result.run.recipe.model_copy(update={"launcher": launcher})}
+    )
+    steps = tuple(replace(step, loss=loss) for step in result.log.steps)
+    log = result.log.model_copy(update={"steps": steps})
+    assert validate(run, result.status, log, result.measurement).valid is is_valid
+    one_less = result.log.model_copy(update={"steps": with_step(log, 7, loss=None)})
+    assert validate(run, result.status, one_less, result.measurement).valid is (loss is None)
 
 
 def test_an_mfu_above_100_percent_is_a_warning(make_result):

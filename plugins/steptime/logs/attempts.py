@@ -26,7 +26,8 @@ class Rank:
 class Attempts:
     """Collects the steps of a run, each once; an attempt is one start of the training.
 
-    Within an attempt the first line of a step counts; a later attempt replaces all steps from its first on.
+    Within an attempt the first line of a step counts, and its loss is the first that any rank prints; a later
+    attempt replaces all steps from its first on.
     """
 
     def __init__(self) -> None:
@@ -85,6 +86,8 @@ class Attempts:
             news.append(event.step)
         elif not event.log_format.redraws:
             self.repeats[number] += 1
+            if self.steps[number].loss is None:  # the ranks of a pipeline's last stage alone may have it
+                self.steps[number].loss = event.step.loss
         rank = self.ranks[label]
         rank.steps.add(number)
         rank.highest = max(rank.highest, number)

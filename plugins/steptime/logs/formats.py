@@ -341,14 +341,20 @@ _TORCHTITAN_FIELD = re.compile(
     + rb")GiB)"
 )
 
+_NO_LOSS = -1.0
+"""What torchtitan prints for a loss where it has none: in all stages of a pipeline but the last."""
+
 
 class _TorchTitan(LogFormat):
     def values(self, text: bytes) -> Values:
         """Parse the blank-separated fields; the first of a repeated name counts."""
-        return {
+        values = {
             self.fields[name or rate or b"memory"]: value or size or memory
             for name, value, rate, size, memory in reversed(_TORCHTITAN_FIELD.findall(text))
         }
+        if real(values.get("loss")) == _NO_LOSS:
+            del values["loss"]
+        return values
 
 
 TORCHTITAN = _TorchTitan(

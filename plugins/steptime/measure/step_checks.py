@@ -69,8 +69,7 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
     Raises SystemFailure if Great Expectations cannot evaluate a check, UserError if the file of thresholds
     has a mistake.
     """
-    step_line = run.recipe.step_line
-    has_loss = not isinstance(run.recipe.model, Collective) and (step_line is None or "{loss}" in step_line)
+    has_loss = _has_loss(run, steps)
     rules = tuple(
         rule for rule in (*_rules(run), *_steadiness(run, steps)) if has_loss or rule.field != "loss"
     )
@@ -85,6 +84,13 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
         )
         for rule in rules
     )
+
+
+def _has_loss(run: Run, steps: Sequence[Step]) -> bool:
+    """Return whether losses are checked: not if a user's program prints none, as a pipeline's first stage."""
+    if isinstance(run.recipe.model, Collective):
+        return False
+    return run.recipe.launcher is None or any(step.loss is not None for step in steps)
 
 
 def _rules(run: Run) -> tuple[_RowRule, ...]:
