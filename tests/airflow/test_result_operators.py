@@ -11,6 +11,7 @@ import structlog
 from airflow.sdk.exceptions import AirflowFailException
 from logs import line_forms
 from own_clock import waits_over_at_once
+from sync_ledger import ledger
 
 from steptime.airflow.assets import published_results
 from steptime.airflow.base import task_key
@@ -169,6 +170,10 @@ def test_only_a_checkpoint_below_the_folder_of_the_job_that_saved_it_is_removed(
         publish._remove_checkpoint(loading, saving)
     assert all((path / "weights").is_dir() for path in (folder / "step", *others))
 
+    [job] = ledger.jobs_of_task(saving)
+    second = {"name": f"{job.name}-2", "attempt": 2, "directory": str(tmp_path / "second")}
+    ledger.add(job.model_copy(update=second))
+    assert len(ledger.jobs_of_task(saving)) == 2
     publish._remove_checkpoint(run.model_copy(update={"checkpoint_path": str(folder / "step")}), saving)
 
     assert not (folder / "step").exists()

@@ -65,7 +65,7 @@ def test_a_job_writes_into_its_own_folder_and_those_of_the_site(bwrap, make_resu
 
 
 def test_outer_folders_are_mounted_before_those_in_them():
-    found = mounts("/lustre/team/steptime", ("/lustre", "/data:ro"), ("/archive/saved", None))
+    found = mounts("/lustre/team/steptime", ("/lustre", "/data:ro"), ("/archive/saved", None, "/data/hub"))
     assert [(mount.folder, mount.writable) for mount in found] == [
         *(("/lustre", True), ("/data", False), ("/archive/saved", False), ("/lustre/team/steptime", False))
     ]

@@ -3,11 +3,12 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from steptime.clusters.checks import CheckFailedError, clock_difference
 from steptime.durations import WEEK_S
-from steptime.judging import incident_updates, missing_cells
+from steptime.judging import comparison, incident_updates, missing_cells, paired_runs
 from steptime.judging.detection import Baseline, SeriesState
 from steptime.judging.missing_cells import MissingCell, two_levels
 from steptime.judging.node_pairs import NodePairs, find_slow_links, find_slow_nodes
@@ -19,6 +20,40 @@ USUAL = Baseline((1.0, 1.01, 0.99, 1.0, 1.0))
 def test_a_baseline_of_six_runs_suffices():
     found = {runs: Baseline((1.0,) * runs).suffices for runs in range(1, 8)}
     assert [runs for runs, suffices in found.items() if suffices] == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("differences", "middle"),
+    [([3, 1, 2], 2), ([1, 3], 1), ([-3, -1], -1), ([-2, 1], 1), ([5, math.nan, -2, 9], 5)],
+)
+def test_of_two_in_the_middle_that_nearer_to_zero_counts(differences, middle):
+    assert paired_runs._middle(np.array(differences, float)) == middle
+
+
+@pytest.mark.parametrize(
+    ("usual", "having", "is_harmless"),
+    [(3, 3, False), (4, 4, True), (6, 4, True), (7, 4, True), (8, 4, False), (8, 5, True), (20, 10, False)],
+)
+def test_a_change_is_harmless_if_four_cells_and_more_than_half_took_it(usual, having, is_harmless):
+    """Cells of another cluster and cells that changed do not count, and nodes are no such change."""
+
+    def cell(job, changed, cluster="h100"):
+        changes = ("image a → b", "nodes x → y")
+        return SimpleNamespace(
+            judgement=SimpleNamespace(changes=changes),
+            changed=changed,
+            series={"cluster": cluster},
+            run=SimpleNamespace(job_name=job),
+        )
+
+    slower = cell("slower", True)
+    every = [slower, *(cell(f"usual-{number}", False) for number in range(usual))]
+    every += [cell(f"elsewhere-{number}", False, "b200") for number in range(9)]
+    every += [cell(f"changed-{number}", True) for number in range(9)]
+    took = {f"usual-{number}" for number in range(having)}
+    found = comparison._harmless(slower, every, lambda job, _: job in took or "usual" not in job)
+    assert found == (("image a → b",) if is_harmless else ())
+    assert comparison._harmless(every[1], every, lambda *_: True) == (), "itself as usual"
 
 
 def test_a_change_counts_from_the_bound_on_in_both_directions():
@@ -141,6 +176,7 @@ def test_for_how_many_weeks_a_cell_fails(weeks, tail, attempts, head):
         ((0, 1000, 3000), 2500, False),
         ((0, 1000, 3000), 2501, True),
         ((3000, 0, 1000), 2501, True),
+        ((0, 2000, 3000), 2500, False),
     ],
 )
 def test_a_sweep_is_overdue_a_quarter_after_its_longest_interval(starts, after_s, overdue):

@@ -1,6 +1,7 @@
 """Sweeps: their files, the cells that follow, and every refusal with its remedy."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,6 +14,15 @@ from steptime.recipes.request import option_fields
 from steptime.recipes.sweep_planning import Cell, SweepPlan, confirmation_cells, expand_cell, plan_sweep
 from steptime.recipes.sweeps import NodeSweep, excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
+
+
+def test_a_type_of_gpu_is_looked_for_on_all_clusters_and_the_first_that_has_it_is_taken(monkeypatch):
+    types = {"a": "b200", "b": "h100", "c": "h100", "d": "gb200"}
+    clusters = {name: SimpleNamespace(gpu_type=gpu_type) for name, gpu_type in types.items()}
+    monkeypatch.setattr(sweeps, "readable_clusters", lambda: clusters)
+    found = [sweeps.cluster_with(gpu_type) for gpu_type in ("b200", "h100", "gb200", "gb300", None)]
+    assert found == ["a", "b", "d", None, None]
+
 
 TINY = {"workload": "llama3.1", "size": "tiny", "gpus": [1, 2]}
 LLAMA = {"workload": "llama3.1", "size": ["8b", "70b"], "dtype": ["bf16", "fp8"], "gpus": "8-128"}

@@ -1,5 +1,6 @@
 """The node check: each fault of a GPU from a stand-in for nvidia-smi, and the real check of CPUs."""
 
+import itertools
 import json
 import os
 import sys
@@ -7,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from trainer import gpu_health, node_check
@@ -119,6 +121,45 @@ def test_the_bus_bandwidth_is_counted_as_nccl_tests_do(monkeypatch):
     measured = node_check._all_reduce(Namespace(device="cpu", time_limit_s=60), ranks)
 
     assert measured["bus_gb_per_s"] == pytest.approx(2 * 3 / 4 * 4 * 2**20 / 0.002 / 1e9)
+
+
+def test_the_rate_of_a_cpu_is_its_best_one(monkeypatch):
+    seconds = itertools.cycle([3.0, 0.5, 2.0])
+    now = 0.0
+
+    def multiply(*_, **__):
+        nonlocal now
+        now += next(seconds)
+
+    torch = ModuleType("torch")
+    torch.__dict__.update(rand=lambda *_: np.zeros((1, 1)), mm=multiply)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(node_check, "time", SimpleNamespace(perf_counter=lambda: now))
+    assert node_check._matmul_tflops("cpu", 0) == pytest.approx(2 * node_check._CPU_SIZE**3 / 0.5 / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered\nmore", "CUDA error: uncorrectable ECC error"),
+        ("CUDA error: hardware stack error", "CUDA error: hardware stack error"),
+        ("CUDA error: out of memory", None),
+    ],
+)
+def test_a_product_that_fails_is_the_nodes_fault_if_no_program_can_cause_it(monkeypatch, error, fault):
+    def fail(*_):
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(node_check, "_matmul_tflops", fail)
+    arguments = Namespace(device="cuda", least_matmul_tflops=None)
+    launch = SimpleNamespace(rank=11, local_world_size=8)
+    if fault is None:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            node_check._multiply(arguments, launch)
+    else:
+        [told] = node_check._multiply(arguments, launch)["rate_faults"]
+        assert f"GPU 3 failed at a matrix product: {fault}" in told
+        assert "\n" not in told
 
 
 TWO_RANKS = """

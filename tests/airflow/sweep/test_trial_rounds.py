@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
@@ -14,6 +15,7 @@ from steptime.airflow.base import task_key
 from steptime.airflow.sweep import trial_operators
 from steptime.airflow.sweep.trial_dag import trial_dag
 from steptime.airflow.versions import AirflowFailException, AirflowSkipException
+from steptime.judging.trial_answers import RoundRun
 from steptime.store.run_queries import Store
 from tests.airflow.conftest import logged
 
@@ -101,6 +103,16 @@ def test_a_round_waits_for_the_rounds_before_it(trial, states):
 
     assert asyncio.run(fires())
     assert made.submit(2)["job"] not in first
+
+
+def test_a_run_is_on_the_nodes_of_the_first_run_of_its_round_of_which_they_are_known():
+    known = ((1, 0, ()), (1, 1, ("n1",)), (1, 2, ("n2",)), (2, 0, ("n3",)), (1, 4, ("n4",)))
+    runs = [RoundRun("x", number, index, None, None, 0.0, nodes) for number, index, nodes in known]
+    found = [
+        trial_operators._nodes_of_round(runs, SimpleNamespace(round=number, index=index))
+        for number, index in ((1, 3), (1, 1), (2, 3), (3, 1))
+    ]
+    assert found == [("n1",), (), ("n3",), ()]
 
 
 def test_on_one_machine_the_variants_of_a_round_follow_one_another(trial, states):
