@@ -4,7 +4,8 @@ It lets tests of the Airflow layer run real jobs in seconds: real processes on t
 it prints is a measurement. Tests with the marker `trainer` train for real.
 
 The run's environment says how it behaves: STAND_IN_STEP_S is the seconds per step, STAND_IN_PRINTED_S the
-seconds it prints, and STAND_IN is out_of_memory, nan or hang.
+seconds it prints, and STAND_IN is out_of_memory, nan or hang. Of the runs with one STAND_IN_FIRST, a file
+that does not exist, the first trains, and the others hang.
 """
 
 import json
@@ -65,7 +66,7 @@ def main():
                 }
             )
         )
-    if behaviour == "hang":
+    if behaviour == "hang" or not is_first():
         time.sleep(3600)
     printed_s = os.environ.get("STAND_IN_PRINTED_S", "0.4846")
     for step in range(first, end):
@@ -102,6 +103,16 @@ def main():
         )
     )
     return 0
+
+
+def is_first():
+    if "STAND_IN_FIRST" not in os.environ:
+        return True
+    try:
+        pathlib.Path(os.environ["STAND_IN_FIRST"]).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def say(line):

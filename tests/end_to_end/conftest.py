@@ -41,7 +41,7 @@ runs:
   - {{workload: llama3.1, gpus: 1, environment: {{STAND_IN_PRINTED_S: "0.6"}}}}
 """
 """A sweep of a cell whose history tests make up."""
-CELLS, SLOW_CELLS = "cells", "slow-cells"
+CELLS, HANGING_CELLS = "cells", "hanging-cells"
 CELLS_SWEEP = """
 name: {name}
 cluster: {cluster}
@@ -50,7 +50,7 @@ runs:
   - workload: llama3.1
     gpus: 2
     max_steps: {max_steps}
-    environment: {{STAND_IN_STEP_S: "{step_s}"}}
+    environment: {environment}
 """
 """A sweep of cells whose series no other test uses."""
 
@@ -65,8 +65,9 @@ def airflow(tmp_path_factory):
     for workload in WORKLOADS:
         shutil.copy(workload, config / "workloads")
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
-    for name, step_s, max_steps in ((CELLS, 0.1, [20, 21]), (SLOW_CELLS, 2, [20, 21, 22])):
-        sweep = CELLS_SWEEP.format(name=name, cluster=STAND_IN, step_s=step_s, max_steps=max_steps)
+    all_but_one_hang = {"STAND_IN_FIRST": str(config / "first")}
+    for name, max_steps, given in ((CELLS, [20, 21], {}), (HANGING_CELLS, [20, 21, 22], all_but_one_hang)):
+        sweep = CELLS_SWEEP.format(name=name, cluster=STAND_IN, max_steps=max_steps, environment=given)
         (config / "sweeps" / f"{name}.yaml").write_text(sweep)
     share_environments(home)
     # Airflows that start at once would choose the same port, and one would start again.
@@ -83,10 +84,9 @@ def share_environments(home):
 
 @pytest.fixture(scope="package")
 def main_job(airflow):
-    """Run the main job as `make demo` does: 1 and 2 ranks, and a checkpoint saved and loaded."""
-    return airflow.steptime(
-        "run", "llama3.1", "--gpus", "1,2", "--checkpoint", "--wait", "--format", "json", timeout_s=2400
-    )
+    """Run the main job as `make demo` does, in fewer steps: 1 and 2 ranks, a checkpoint saved and loaded."""
+    what = ["--gpus", "1,2", "--checkpoint", "--max-steps", "8", "--window", "4:7"]
+    return airflow.steptime("run", "llama3.1", *what, "--wait", "--format", "json", timeout_s=2400)
 
 
 @pytest.fixture

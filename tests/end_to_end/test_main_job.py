@@ -29,7 +29,7 @@ def test_every_planned_run_is_published_and_valid(rows):
         assert row["tokens_per_s"] > 0
         assert row["mfu_percent"] is None  # on the CPU
         if mode == "performance":
-            assert (row["window"], row["steps_in_window"]) == ("10:19", 10)
+            assert (row["window"], row["steps_in_window"]) == ("4:7", 4)
 
 
 def test_progress_is_told_while_it_runs(main_job):
@@ -41,7 +41,7 @@ def test_the_checkpoint_was_saved_and_loaded(rows):
     saved, loaded = rows["checkpoint_save", 2], rows["checkpoint_load", 2]
     assert saved["checkpoint_save_s"] > 0
     assert loaded["checkpoint_load_s"] > 0
-    assert loaded["window"] == "20:20"
+    assert loaded["window"] == "8:8"
     folder = Path(saved["log_path"]).parent
     assert next(folder.rglob("checkpoints")).is_dir()
     assert not list(folder.rglob("*.distcp")), "removed once it was loaded"
@@ -68,7 +68,7 @@ def test_the_logs_of_its_tasks_have_the_script_and_the_steps(airflow, rows):
     tasks = [airflow.task(run, f"performance.{name}", row["map_index"]) for name in ("submit", "wait")]
     submitted, waited = (airflow.log_text(run, task) for task in tasks if task is not None)
     assert "trainer.cpu_ranks" in submitted
-    for words in ("19 of 0-19", "loss", "succeeded"):
+    for words in ("7 of 0-7", "loss", "succeeded"):
         assert words in waited
 
 

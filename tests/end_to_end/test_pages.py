@@ -81,7 +81,7 @@ def test_anonymous_requests_get_401_on_every_route(airflow, rows):
                 assert not any(job in response.text for job in rows)
 
 
-def test_the_table_in_the_navigation_has_the_measured_numbers(page, rows):
+def test_the_table_in_the_navigation_has_the_measured_numbers_and_how_to_repeat_them(page, rows):
     page.goto("/")
     page.get_by_role("link", name="Step times").click()
     page.frame_locator("iframe[title='Step times']").get_by_role("link", name="Runs").click()
@@ -98,21 +98,7 @@ def test_the_table_in_the_navigation_has_the_measured_numbers(page, rows):
                 unit_of_last_place = 10.0 ** -len(text.partition(".")[2])
                 assert float(text.replace(",", "")) == pytest.approx(row[key], abs=0.51 * unit_of_last_place)
 
-
-def test_the_tab_of_a_dag_run_has_its_runs_and_draws_them(page, rows):
-    page.goto(run_address(rows))
-    # By its address: the page in the navigation has the same name and may appear before the tab.
-    page.locator("a[href*='step-times-of-run']").click()
-    frame = shown(page)
-    jobs = frame.locator("tbody tr[data-job]")
-    assert set(jobs.evaluate_all("(all) => all.map((one) => one.dataset.job)")) == set(rows)
-    assert count_colours(frame.locator("#step-time-0")) > 10, "it is blank"
-
-
-def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page, rows):
     job = on_two_ranks(rows)["job_name"]
-    page.goto(NAV)
-    frame = shown(page)
     frame.locator(f"tr[data-job='{job}'] .open").click()
     dialog = frame.locator("#detail")
     expect(dialog).to_contain_text("steptime run llama3.1-25.04 --size tiny")
@@ -123,13 +109,20 @@ def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page, rows):
     expect(dialog).to_be_hidden()
 
 
-def test_a_log_link_leads_to_the_log_of_the_training(page, rows):
+def test_the_tab_of_a_dag_run_draws_its_runs_and_leads_to_the_log_of_a_training(page, rows):
+    page.goto(run_address(rows))
+    # By its address: the page in the navigation has the same name and may appear before the tab.
+    page.locator("a[href*='step-times-of-run']").click()
+    frame = shown(page)
+    jobs = frame.locator("tbody tr[data-job]")
+    assert set(jobs.evaluate_all("(all) => all.map((one) => one.dataset.job)")) == set(rows)
+    assert count_colours(frame.locator("#step-time-0")) > 10, "it is blank"
+
     row = on_two_ranks(rows)
-    page.goto(f"{run_address(rows)}/plugin/step-times-of-run")
-    shown(page).locator(f"tr[data-job='{row['job_name']}']").get_by_role("link", name="Log").click()
+    frame.locator(f"tr[data-job='{row['job_name']}']").get_by_role("link", name="Log").click()
     page.wait_for_url(f"**/tasks/{row['task_id']}/mapped/{row['map_index']}")
     expect(page.locator("body")).to_contain_text(f"job {row['job_name']}")
-    expect(page.locator("body")).to_contain_text("19 of 0-19")
+    expect(page.locator("body")).to_contain_text("7 of 0-7")
     page.go_back()
     shown(page)
 
@@ -168,9 +161,9 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow, page):
 
 def test_this_week_is_sent_by_mail(page, airflow, rows):
     """The button appears once there is a connection; the mail has the page as a file with its data."""
-    week = "/plugin/step-times/steptime/"
-    page.goto(week)
-    frame = page.frame_locator("iframe[title='Step times']")
+    page.goto(NAV)
+    frame = shown(page)
+    frame.get_by_role("link", name="This week").click()
     expect(frame.locator("#report")).to_be_visible()
     expect(frame.get_by_role("button", name="Send …")).to_be_hidden()
     extra = {"disable_ssl": True, "disable_tls": True, "from_email": "steptime@example.com"}

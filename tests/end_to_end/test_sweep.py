@@ -2,7 +2,7 @@
 
 import pytest
 
-from end_to_end.conftest import CELLS, SLOW_CELLS
+from end_to_end.conftest import CELLS, HANGING_CELLS
 from end_to_end.driving import wait_until
 from steptime.store.run_queries import Store
 
@@ -33,9 +33,9 @@ def states(airflow, sweep):
 
 
 def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow):
-    """The cluster runs one job at a time: when the first is published, the others train or wait."""
+    """The cluster runs one job at a time: when the first is published, one hangs and one waits."""
     before = set(airflow.jobs())
-    sweep = start(airflow, SLOW_CELLS)
+    sweep = start(airflow, HANGING_CELLS)
 
     def is_half_way():
         jobs = set(airflow.jobs()) - before
