@@ -193,7 +193,7 @@ def test_a_training_tells_its_slow_rank_and_its_hot_gpu(warm_trainer, tmp_path):
     """Each is named from the log, and the other ranks do not hide the slow one."""
     sampling = Performance(trainer=TrainerSettings(gpu_samples=True))
     steps = {"max_steps": 8, "window": Window(first=4, last=7)}
-    run = planned(4, parallelism=Parallelism(data=4), gbs=16, performance=sampling, **steps)
+    run = planned(4, parallelism=Parallelism(data=4), gbs=8, performance=sampling, **steps)
     trained = warm_trainer.train(run, tmp_path, program=str(ROOT / "tests/trainer/programs/slow_node.py"))
     assert trained.exit_code == 0, trained.log
     log = read_log(tmp_path / "log.out", max_steps=8)
