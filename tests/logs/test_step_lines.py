@@ -42,6 +42,16 @@ NANOGPT = "iter {step}: loss {loss}, time {ms}ms, mfu {...}%"
             (9, 0.345, 8.1234, None, None, None),
             id="DeepSpeed",
         ),
+        pytest.param(  # huggingface/nanotron, logging/base.py
+            "iteration: {step_from_1} / {...} | elapsed_time_per_iteration_ms: {ms} | {...} | "
+            "tokens_per_sec_per_gpu: {tokens_per_s_per_gpu} | {...} lm_loss: {loss} | {...} "
+            "model_tflops_per_gpu: {tflops_per_gpu}",
+            "[INFO|DP=0|PP=0|TP=0|ip-26-0-161]: iteration: 5 / 15 | consumed_tokens: 6.55M | "
+            "elapsed_time_per_iteration_ms: 1.46K | tokens_per_sec: 900K | tokens_per_sec_per_gpu: 112K | "
+            "global_batch_size: 1.02K | lm_loss: 10.6 | lr: 0.0001 | model_tflops_per_gpu: 40.1 | ",
+            (4, 1.46, 10.6, 40.1, 112_000, None),
+            id="nanotron",
+        ),
         pytest.param(
             "{{'step': {step_from_1}, 'sec': {s}, 'memory': {memory_gib}, 'tps': {tokens_per_s_per_gpu}}}",
             "3: {'step':  1, 'sec': 1.5, 'memory': 71.25, 'tps': 12,345.6}",
@@ -60,6 +70,34 @@ def test_steps_are_read_as_the_form_says(tmp_path, step_line, line, read):
     rates = (step.tflops_per_gpu, step.tokens_per_s_per_gpu, step.peak_memory_bytes)
     assert numbers + rates == read
     assert log.format == "step_line"
+
+
+@pytest.mark.parametrize(
+    ("word", "right", "wrong"),
+    [
+        (
+            "s",
+            ["1.5", "1.5s", "1.5 s", "1.5 sec", "1.5 | h", "1.5 my"],
+            ["1.5ms", "1.5 us", "1.5 min", "1.5m"],
+        ),
+        ("ms", ["1500", "1500ms", "1500 ms", "1.5K"], ["1,500", "1.5s", "1.5 s", "1500 us", "0.025 h"]),
+    ],
+)
+def test_a_time_in_another_unit_is_none(tmp_path, word, right, wrong):
+    log = tmp_path / "log.out"
+    for printed in right + wrong:
+        log.write_text(f"iter 3 time {printed}\n")
+        times = [step.step_time_s for step in read_log(log, step_line=f"iter {{step}} time {{{word}}}").steps]
+        assert times == ([1.5] if printed in right else []), printed
+
+
+@pytest.mark.parametrize(
+    ("printed", "gib"), [("2", 2), ("2G", 2), ("2 GiB", 2), ("2MiB", None), ("2 M", None)]
+)
+def test_memory_in_another_unit_is_none(tmp_path, printed, gib):
+    (tmp_path / "log.out").write_text(f"iter 3 time 1 s memory {printed}\n")
+    log = read_log(tmp_path / "log.out", step_line="iter {step} time {s} s memory {memory_gib}")
+    assert [step.peak_memory_bytes for step in log.steps] == ([] if gib is None else [gib * 2**30])
 
 
 def test_ranks_restarts_and_failures_are_seen_as_in_any_format(tmp_path):

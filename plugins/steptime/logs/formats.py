@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from steptime.logs.training_log import Step
@@ -17,7 +18,10 @@ COUNT = rb"\d{1,15}(?!\d)"
 NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|inf))"
 """Regular expression for a number as trainers print it: `49`, `2.693`, `1.249e+03`, `2e+3`, `nan`."""
 
-_FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")(?P<comma>,\d)?")
+_SCALES = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"T": 1e12}
+_SCALE = rb"[KMGT](?![A-Za-z0-9_/])"
+"""What nanotron prints behind a number: `1.46K` is 1460."""
+_FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")(?:(?P<comma>,\d)|(?P<scale>" + _SCALE + rb"))?")
 
 _TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _LABEL = re.compile(
@@ -152,14 +156,14 @@ class StepPrinted(NamedTuple):
 
 
 def real(text: bytes | None) -> float | None:
-    """Parse the number at the start of `text`, including NaN and infinity; None if there is none."""
+    """Parse the number at the start of `text`, including NaN, infinity and `1.46K`; None if there is none."""
     if text is None:
         return None
     try:
         return float(text)
     except ValueError:
         number = _FIRST_NUMBER.match(text)
-        return float(number[1]) if number else None
+        return float(number[1]) * _SCALES.get(number["scale"], 1) if number else None
 
 
 def whole(text: bytes | None) -> int | None:
@@ -453,17 +457,19 @@ NeMo Framework Launcher (24.11) redraws it behind a carriage return. It rounds n
 FORMATS = (NEMO2, TQDM, MEGATRON_BRIDGE, TORCHTITAN)
 """The formats of frameworks, of which each log has one."""
 
+_SCALED = rb"(?:" + _SCALE + rb")?"
+_PLAIN = rb"(?>" + NUMBER + rb")"
 _WORDS = {
     "step": ("iteration", COUNT),
     "step_from_1": ("iteration", COUNT),
-    "s": ("step_time_s", NUMBER),
-    "ms": ("step_time_ms", NUMBER),
-    "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", _GROUPED),
-    "tflops_per_gpu": ("grouped_tflops", _GROUPED),
-    "memory_gib": ("peak_memory_gib", NUMBER),
-    **{word: (word, NUMBER) for word in ("loss", "grad_norm", "learning_rate")},
+    "s": ("step_time_s", _PLAIN + _SCALED + rb"(?! ?(?:[mun]s|m|min|h)\b)"),
+    "ms": ("step_time_ms", _PLAIN + _SCALED + rb"(?! ?(?:[un]?s|m|min|h)\b)"),
+    "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", rb"(?>" + _GROUPED + rb")" + _SCALED),
+    "tflops_per_gpu": ("grouped_tflops", rb"(?>" + _GROUPED + rb")" + _SCALED),
+    "memory_gib": ("peak_memory_gib", _PLAIN + rb"(?! ?[KMT]i?B?\b)"),
+    **{word: (word, _PLAIN + _SCALED) for word in ("loss", "grad_norm", "learning_rate")},
 }
-"""The quantity and the printed form of each word of a `step_line`."""
+"""The quantity and the printed form of each word of a `step_line`: a number in another unit is none."""
 _ANY_TEXT = rb".{0,1000}?"
 
 
@@ -477,13 +483,15 @@ def formats_of(step_line: str | None) -> tuple[LogFormat, ...]:
         return FORMATS
     form = parse_step_line(step_line)
     pattern = b""
-    for text, word in form.pieces:
+    for (text, word), (after, _) in pairwise((*form.pieces, ("", None))):
         pattern += rb"[ \t]+".join(re.escape(part).encode() for part in text.split(" "))
         if word == "...":
             pattern += _ANY_TEXT
         elif word is not None:
             quantity, printed = _WORDS[word]
             pattern += b"[ \t]*(?P<%s>%s)" % (quantity.encode(), printed)
+            if not after.startswith(","):
+                pattern += rb"(?!,\d)"  # whether it is one and a half or thousands is not known
     return (
         LogFormat(
             name="step_line",
