@@ -45,6 +45,7 @@ def test_defaults_are_told_as_what_they_come_to():
 
 def test_scales_are_listed_by_size():
     assert "8b on h100: 8, 16, 32, 64, 128 (by default 8); " in form()["gpus"].description
+    assert "tiny on cpu: 1, 2, 4 (by default 1, 2); " in form()["gpus"].description
     assert "405b-proxy on h100: 32, 64, 128 (by default 32)." in form()["gpus"].description
     nemotron4 = form("nemotron4-340b-25.12")["gpus"].description
     assert "340b on gb300, gb200: 128, 256, 512 (by default 128); " in nemotron4

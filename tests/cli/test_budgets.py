@@ -45,6 +45,11 @@ def test_a_plan_that_is_allowed_says_how_the_budget_stands(budget, capsys):
         assert last.startswith("budget: 0.00 of 0.40 GPU-hours used in 20")
         assert last.endswith(", 0.17 committed, this plan at most 0.17")
 
+    assert steptime(*["plan", "llama3.1", "--gpus", "1", "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)["runs"]) == 1
+    assert "budget: 0.00 of 0.40" in shown.err
+
     text = budget.read_text().replace("name: local", "name: other")
     (budget.parent / "other.yaml").write_text(text.replace("gpu_hours_per_month: 0.4", ""))
     runs = [{"workload": "llama3.1", "gpus": 1, "cluster": cluster} for cluster in ("local", "other")]

@@ -24,6 +24,15 @@ LATE = group_by_name(read_records((DATA / "squeue-late.txt").read_text()))
 ACCOUNTED = group_by_name(read_records((DATA / "sacct.txt").read_text()))
 
 
+@pytest.mark.parametrize(
+    ("state", "started_at", "never"),
+    [("PENDING", None, True), ("PENDING", 1e9, False), ("RUNNING", 1e9, False), ("CANCELLED", None, False)],
+)
+def test_a_job_that_waits_again_has_started(state, started_at, never):
+    record = LATE["run-ok"][0].model_copy(update={"state": state, "started_at": started_at})
+    assert record.never_started is never
+
+
 MORE = "it asks for more"
 NEVER = "DependencyNeverSatisfied"
 FOLDER = "its node could not open its folder or its log: is work_dir there on every node?"

@@ -1,5 +1,6 @@
 """Node sweeps: the slow node or link is named in spite of noise."""
 
+import csv
 import itertools
 import json
 import random
@@ -142,6 +143,10 @@ def test_the_heat_map_names_the_bad_link(swept, monkeypatch):
     assert " ".join(lines[-1]) == found.findings[0]
     answer = json.loads(CliRunner().invoke(app, ["results", "nodes", "nodes", "--format", "json"]).stdout)
     assert answer["nodes"]["findings"] == list(found.findings)
+    printed = CliRunner().invoke(app, ["results", "nodes", "nodes", "--format", "csv"]).stdout
+    listed = {(row["node"], row["other"]): row for row in csv.DictReader(printed.splitlines())}
+    assert listed.keys() == {pair.nodes for pair in found.pairs} == {*PAIRS}
+    assert 35 < float(listed["node3", "node7"]["slower_percent"]) < 45
 
 
 def test_the_page_of_a_node_has_its_sentences(swept):

@@ -586,3 +586,6 @@ def test_no_fabric_is_missed_on_one_node_or_where_none_is_named(make_result):
     on_two = on_nodes(make_result(), BY_SOCKETS, ("gb-016", "gb-017"))
     on_one = on_nodes(make_result(), BY_SOCKETS, ("gb-016",))
     assert not [*fabric_used(on_two._replace(fabric=None)), *fabric_used(on_one)]
+    recipe = on_one.run.recipe.model_copy(update={"gpus_per_node": 1})
+    planned_on_two = on_one._replace(run=on_one.run.model_copy(update={"recipe": recipe}))
+    assert [check.passed for check in fabric_used(planned_on_two)] == [False], "the cluster named one node"

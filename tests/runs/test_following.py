@@ -331,6 +331,19 @@ async def test_a_piece_of_the_log_is_waited_for_a_time_only(watched, monkeypatch
     assert "the job is waited for without it: /d/log could not be read within 0 s" in watched.lines[-1]
 
 
+async def test_a_log_that_grows_faster_than_it_is_read_ends_no_look(a_run):
+    class Growing(CountingCluster):
+        async def read(self, path, offset=0, limit=1 << 20):
+            if self.bytes_read < 9 << 20:
+                self.log += (b"." * 9_999 + b"\n") * 210
+            return await super().read(path, offset, limit)
+
+    job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
+    cluster = Growing(RUNNING, log=step_lines(0))
+    await LogFollower(a_run(), job, info=lines.append, warn=lines.append)._read(cluster)
+    assert cluster.bytes_read < 5 << 20
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("clock")
 async def test_a_flood_of_lines_is_neither_parsed_on_the_event_loop_nor_read_whole(a_run, monkeypatch):

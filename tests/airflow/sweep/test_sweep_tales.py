@@ -162,7 +162,7 @@ def test_the_tasks_of_a_sweep(
         )
         stored.write(Store(), of_sweep(result, cell_4))
     for cell in scene.planned["cells"]:
-        scene.measure(0.24, cell["label"])
+        scene.measure(0.24, cell["label"], gpus=1 if cell["label"].startswith(cell_1) else 2)
     tale.tell("report", report)
     tale.tell("report, of a rejected one", lambda: report(rejected_by="ada"))
     checked = None
