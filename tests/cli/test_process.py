@@ -83,7 +83,8 @@ class Row(pydantic.BaseModel):
     @pydantic.field_serializer("number")
     def _slowly(self, number: int) -> int:
         os.kill(os.getpid(), int(sys.argv[1]))
-        time.sleep(60)
+        time.sleep(60 if len(sys.argv) == 2 else 0)
+        return number
 
 cli.app = lambda **_: Row(number=1).model_dump_json()
 cli.main()
@@ -98,6 +99,15 @@ def test_a_signal_while_json_is_written_is_no_fault(number, code, said, here):
     command = [sys.executable, "-c", WRITES_JSON, str(int(number))]
     done = subprocess.run(command, cwd=here, capture_output=True, timeout=50, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_so(number, here):
+    """As in a job of a shell's background, or behind `trap '' TERM`."""
+    ignoring = ("/bin/sh", "-c", "trap '' INT TERM; exec \"$@\"", "sh")
+    command = [*ignoring, sys.executable, "-c", WRITES_JSON, str(int(number)), "at once"]
+    done = subprocess.run(command, cwd=here, capture_output=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_full_disk(start):

@@ -93,10 +93,15 @@ def test_a_team_names_its_workloads_and_its_scheduled_sweeps(made, tmp_path):
     assert "unknown workload 'lama3.1': did you mean 'llama3.1-" in error
 
 
-def test_a_scheduled_sweep_has_its_dag_once_the_team_has_written_it(config, made):
+def test_a_scheduled_sweep_has_its_dag_once_the_team_has_written_it(config, made, tmp_path):
+    def by_default():
+        return read(tmp_path / "steptime_dags.py").dags["steptime_sweep"].params["sweep"]
+
     assert not {"steptime_sweep_weekly", "steptime_sweep_nodes"} & made("make_dags([])")
+    assert by_default() == "example-weekly"
     copy_file("sweep", "example-weekly", "weekly")
     assert made("make_dags([])") == ON_ANY_CLUSTER | {"steptime_sweep_weekly"}
+    assert by_default() == "weekly"
 
 
 def test_every_id_begins_with_the_name_of_steptime_and_no_name_hides_it(dags):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from steptime.judging.common_causes import CommonCause
-from steptime.judging.detection import SeriesState, series_states
+from steptime.judging.detection import Baseline, SeriesState, series_states
 from steptime.judging.findings import Comparison, Finding, rank_findings
 from steptime.judging.incident_updates import group_findings
 from steptime.judging.onset import Onset
@@ -44,6 +44,16 @@ def test_what_got_slower_most_comes_first_and_is_the_worst():
         f"1 slower, 2 faster, 1 unchanged, 1 with insufficient history, 2 silenced until {date(1.79e9)};"
         in (silenced.sentence)
     ), "of the first that counts again"
+
+
+@pytest.mark.parametrize(
+    ("baseline", "mean"),
+    [(Baseline(tuple(USUAL)), 1.0), (Baseline((), level=(1.5, 1.7)), 1.6), (Baseline(()), None)],
+    ids=["runs", "an earlier run", "neither"],
+)
+def test_what_a_run_is_compared_with_is_told_whether_runs_or_one_run(baseline, mean):
+    columns = cell(1, SeriesState("unchanged", judged=(1.0,), against=baseline)).verdict_columns
+    assert columns["baseline_s"] == (mean and pytest.approx(mean))
 
 
 def test_where_a_confirmation_run_ran_is_told_once_it_has_decided_something():

@@ -104,6 +104,8 @@ def test_programs_get_what_the_page_has(half_a_year):
     (series,) = {Series.from_row(half_a_year.run(SLOWER))}
     rows = [{column.name: row[column.name] for column in COLUMNS} for row in trend(half_a_year, series)]
 
+    newest = [row["job_name"] for row in trend(half_a_year, series, limit=3)]
+    assert newest == [row["job_name"] for row in rows[-3:]]
     whole = json.loads(call(SLOWER, "--format", "json").stdout)
     printed = call(SLOWER, "--format", "csv")
 

@@ -89,8 +89,9 @@ def test_jobs_without_a_result_are_failures_or_resubmissions(ledger_job, make_re
     assert float(row["goodput_percent"]) == pytest.approx(100 * 10 / 217)
     assert float(row["resubmissions_percent"]) == pytest.approx(100 * 40 / 217)
 
-    earlier = make_result("before", gpus=4, submitted_at=now - 100_000, step_times=times)
-    stored.publish(Store(store), earlier)
+    for name, before_s in (("before", 100_000), ("long before", 200_000)):  # the day before, and before that
+        earlier = make_result(name, gpus=4, submitted_at=now - before_s, step_times=times)
+        stored.publish(Store(store), earlier)
     costs = [compare_since(Store(store), now - 86_400, only).cost for only in ({"cluster": "eos"}, {})]
     assert costs == ["", "local 0.0856 GPU-hours (0.0428 before); 0.0428 GPU-hours on failed runs"]
 

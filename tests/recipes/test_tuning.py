@@ -10,6 +10,7 @@ from steptime.measure.metrics import measure
 from steptime.measure.repeating import repeat_command
 from steptime.recipes.bridge_launch import bridge_command
 from steptime.recipes.planning import PlanRequest, parse_request, plan
+from steptime.recipes.tuning import _parallelism
 from steptime.store import judgement_queries
 from steptime.store.run_queries import Store
 
@@ -32,6 +33,15 @@ def test_another_parallelism_and_batch_are_planned_and_named():
     assert run.experiment == f"{untuned.experiment}_tuned_tp8_pp2_vp1_mbs2"
     assert run.performance.trainer.tp_comm_overlap_cfg is None, "which is for the document's sizes"
     assert (untuned.tuning, untuned.label) == ("", "70b·bf16·64")
+
+
+def test_another_number_of_pipeline_stages_gives_all_stages_as_many_layers():
+    recipe = planned(**LLAMA).recipe
+    stages = {"virtual_pipeline": None, "first_stage_layers": 19, "last_stage_layers": 21}
+    uneven = recipe.model_copy(update={"parallelism": recipe.parallelism.model_copy(update=stages)})
+    same, changed = (_parallelism(uneven, way) for way in ({"tensor": 8}, {"pipeline": 2}))
+    assert (same.first_stage_layers, same.last_stage_layers) == (19, 21)
+    assert (changed.first_stage_layers, changed.last_stage_layers) == (None, None)
 
 
 def test_what_the_document_has_is_no_tuning():
