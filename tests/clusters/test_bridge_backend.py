@@ -30,7 +30,7 @@ async def test_it_trains_by_the_job_script_and_its_result_is_valid(
 ):
     config = config_with(ROOT / "tests" / "data" / "bridge", config_folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
-    run = plan(PlanRequest(workload="bridge-llama", gpus="2", max_steps=12, window="2:11")).runs[0]
+    run = plan(PlanRequest(workload="bridge-llama", gpus="2", max_steps=4, window="2:3")).runs[0]
     require_trainable([run])
     staged = staged_files(bridge_python, str(ROOT))
     spec = job_spec(run, staged, make_config(), identity="d/r/c", started=1_700_000_000)
