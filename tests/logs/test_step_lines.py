@@ -2,6 +2,8 @@
 
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from called import refusal, steptime
@@ -98,6 +100,33 @@ def test_memory_in_another_unit_is_none(tmp_path, printed, gib):
     (tmp_path / "log.out").write_text(f"iter 3 time 1 s memory {printed}\n")
     log = read_log(tmp_path / "log.out", step_line="iter {step} time {s} s memory {memory_gib}")
     assert [step.peak_memory_bytes for step in log.steps] == ([] if gib is None else [gib * 2**30])
+
+
+def test_the_documented_callback_prints_the_documented_form(tmp_path, capsys):
+    """Called as Hugging Face's Trainer does; `transformers` is not in this environment."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "logs.md").read_text()
+    [(form, callback)] = re.findall(r"callback does, for `(.+?)`:\s+```python\n(.+?)```", page, re.DOTALL)
+    clock = iter([10.0, 12.5, 20.0, 21.0, 30.0, 30.5])
+    names = {
+        "transformers": SimpleNamespace(TrainerCallback=object),
+        "time": SimpleNamespace(perf_counter=lambda: next(clock)),
+    }
+    exec(callback, names)  # noqa: S102 - our own page
+    times = names["StepTimes"]()
+    for step, logs in ((1, {"loss": 3.5}), (2, {"loss": 2.5}), (3, {"train_runtime": 7.0})):
+        times.on_step_begin(None, None, None)
+        times.on_step_end(None, None, None)
+        for is_first in (True, False):  # one rank prints
+            state = SimpleNamespace(is_world_process_zero=is_first, global_step=step)
+            times.on_log(None, state, None, logs=logs)
+    (tmp_path / "log.out").write_text(printed := capsys.readouterr().out)
+    assert printed.count("\n") == 2
+
+    steps = read_log(tmp_path / "log.out", step_line=form).steps
+    assert [(step.global_step, step.loss, step.step_time_s) for step in steps] == [
+        (0, 3.5, 2.5),
+        (1, 2.5, 1.0),
+    ]
 
 
 def test_ranks_restarts_and_failures_are_seen_as_in_any_format(tmp_path):
