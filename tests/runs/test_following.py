@@ -331,17 +331,21 @@ async def test_a_piece_of_the_log_is_waited_for_a_time_only(watched, monkeypatch
     assert "the job is waited for without it: /d/log could not be read within 0 s" in watched.lines[-1]
 
 
-async def test_a_log_that_grows_faster_than_it_is_read_ends_no_look(a_run):
+async def test_a_look_at_a_log_that_grows_faster_than_it_is_read_ends(a_run, monkeypatch):
+    piece = 1 << 14
+    monkeypatch.setattr(log_following, "_PIECE_BYTES", piece)
+    monkeypatch.setattr(log_following, "_MOST_BYTES_A_LOOK", 2 * piece)
+
     class Growing(CountingCluster):
         async def read(self, path, offset=0, limit=1 << 20):
-            if self.bytes_read < 9 << 20:
-                self.log += (b"." * 9_999 + b"\n") * 210
+            if self.bytes_read < 9 * piece:
+                self.log += (b"." * 99 + b"\n") * 330
             return await super().read(path, offset, limit)
 
     job, lines = Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
     cluster = Growing(RUNNING, log=step_lines(0))
     await LogFollower(a_run(), job, info=lines.append, warn=lines.append)._read(cluster)
-    assert cluster.bytes_read < 5 << 20
+    assert cluster.bytes_read < 5 * piece
 
 
 @pytest.mark.long
