@@ -123,6 +123,11 @@ def test_cells_of_one_size_and_data_type_are_one_incident(store, week):
     assert (found.kind, found.subject) == ("family", "both cells of tiny fp32")
     assert found.evidence == "no recorded change in common"
     assert found.title.startswith("local: 2 cells 5.9 % slower since 2001-09-16, both cells of tiny fp32")
+    week({1: 1.06})
+    week({1: 1.06})
+    [found] = incidents(store)
+    assert {cell.series["gpus"]: cell.state for cell in found.cells} == {1: "confirmed", 2: "suspected"}
+    assert found.state == "confirmed", "as one of its cells is"
 
 
 def test_the_title_counts_the_cells_that_are_as_usual(store, week):

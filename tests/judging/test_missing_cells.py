@@ -161,7 +161,7 @@ def test_weeks_in_which_jobs_left_no_run_count_as_failed(
 ):
     """Cell 8 left no run for three weeks, after a rejected one; cell 16 was rejected after two such weeks.
 
-    In the week before these, one job of cell 8 left no run and the next one a valid run.
+    In the week before these, cell 8 had a job without a run, a rejected run, and then a valid one.
     """
     lost = {"state": "failed", "reason": "no space"}
 
@@ -172,7 +172,8 @@ def test_weeks_in_which_jobs_left_no_run_count_as_failed(
 
     for week in (5, 4):
         stored.write(weeks, run(make_result, 8, week))
-    stored.write(weeks, run(make_result, 8, 3, cause=MEMORY))
+    for week, attempt in ((4, 0), (3, 1)):
+        stored.write(weeks, run(make_result, 8, week, cause=MEMORY, attempt=attempt))
     stored.write(weeks, run(make_result, 16, 0, cause=MEMORY))
     for gpus, week in ((8, 4), (8, 2), (8, 1), (8, 0), (16, 2), (16, 1)):
         add(gpus, week, **lost)

@@ -179,6 +179,8 @@ def test_a_known_best_ends_before_all_are_within():
     both = [decided(list("abcd"), rounds, stop_when=when) for when in ("best known", "all within")]
     assert (both[0].reason, both[0].best) == ("best known", "a")
     assert both[0].round < both[1].round
+    alike = decided(list("abc"), [{"a": 10, "b": 10, "c": 10.1}] * 16, stop_when="best known")
+    assert alike.reason == "within", "not once it is known to be better than one of the others"
 
 
 @pytest.mark.parametrize("time", [math.nan, math.inf, 0.0, -1.0])

@@ -77,6 +77,9 @@ def test_one_slow_rank_makes_no_slow_node():
     assert named(record(times(4, 1, slow=(3,), by=0.8), nodes=2)) == ["rank 3 on gb-001"]
     two = record(times(16, 1, slow=(3, 9), by=0.3))
     assert set(named(two)) == {"rank 3 on gb-000", "rank 9 on gb-000"}, "neither hides the other"
+    seconds = times(32, 1, slow=(3,), by=0.8)
+    seconds[9] *= 1.2
+    assert named(record(seconds)) == ["rank 3 on gb-000", "rank 9 on gb-000"], "the slowest is not all"
 
 
 def test_stages_with_other_layers_are_not_compared():
