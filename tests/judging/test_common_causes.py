@@ -10,7 +10,7 @@ from steptime.judging import common_causes
 from steptime.judging.common_properties import common_property
 from steptime.judging.detection import BASELINE_RUNS, Baseline, SeriesState, judge
 from steptime.judging.node_effects import as_evidence, node_runs
-from steptime.judging.onset import Onset
+from steptime.judging.onset import SHORTEST_RAMP_S, Onset
 from steptime.judging.placement import Placement
 from steptime.judging.run_judgement import Judgement
 from steptime.judging.series import Series, SeriesRun
@@ -151,7 +151,13 @@ def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apar
 def test_a_cell_that_seems_to_drift_at_the_change_of_all_others_moved_with_them():
     change = "driver 570 → 580"
     moved = [
-        judged(1.08, job=f"moved-{number}", changes=(change,), confirmations=["a", "b"])
+        judged(
+            1.08,
+            job=f"moved-{number}",
+            changes=(change,),
+            confirmations=["a", "b"],
+            since=1e9 + number * WEEK_S / 7,
+        )
         for number in range(6)
     ]
 
@@ -161,6 +167,8 @@ def test_a_cell_that_seems_to_drift_at_the_change_of_all_others_moved_with_them(
         return names(causes(cells(*moved, replace(drifting, onset=onset)), lambda _job, _change: True))
 
     assert found(1e9 - 2 * WEEK_S) == [(change, 7)]
+    assert found(1e9 - SHORTEST_RAMP_S) == [(change, 7)], "as the first of them did"
+    assert found(1e9 - SHORTEST_RAMP_S - 1) == [(change, 6)]
     assert found(1e9 - 6 * WEEK_S) == [(change, 6)], "it drifted long before"
 
 
@@ -177,6 +185,7 @@ def test_cells_that_began_to_move_at_different_times_did_not_move_together():
     (together,) = found(WEEK_S / 5)
     assert names([together]) == [("whole cluster", 6)], "within one week"
     assert together.change == pytest.approx(0.08, abs=1e-3)
+    assert together.since == 1e9 - WEEK_S, "when the first of them did"
     assert found(2 * WEEK_S) == ()
 
 
@@ -274,7 +283,11 @@ def test_a_change_that_most_cells_took_unharmed_is_no_cause_and_the_unharmed_are
 
 def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_amount():
     usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(40)]
-    slow = [judged(1.06, ["bad", f"n{number}"], job=f"slow-{number}") for number in range(5)]
+    day_s = 86_400
+    slow = [
+        judged(1.06, ["bad", f"n{number}"], job=f"slow-{number}", at=1e9 - number * day_s)
+        for number in range(5)
+    ]
     elsewhere = three_runs("elsewhere", ["bad"], ["n1", "n2"], ["n3"])
     there = three_runs("there", ["bad"], ["bad"], ["bad", "n3"])
     save = judged(1.3, ["bad"], job="save")
@@ -284,7 +297,8 @@ def test_a_node_is_no_cause_of_cells_that_are_slower_without_it_or_by_another_am
 
     assert cause.cells == frozenset(list(moved)[:6])
     assert cause.sentence == (
-        f"node bad: 5.9 % slower (4.9 to 7.0 %) in 6 of the 8 cells that ran there, since {date(1e9)}; "
+        f"node bad: 5.9 % slower (4.9 to 7.0 %) in 6 of the 8 cells that ran there, "
+        f"since {date(1e9 - 4 * day_s)}; "
         "0 of the 6 also ran on other nodes since then, where they were faster"
     )
     assert cause.change == pytest.approx(0.059, abs=1e-3)
