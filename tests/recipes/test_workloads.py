@@ -121,6 +121,25 @@ def test_a_model_of_ones_own_trains_with_what_its_images_are_made_for(config, im
     assert {recipe.backend for recipe, _ in load_workload("mine").recipes()} == {"nemo"}
 
 
+@pytest.mark.parametrize(
+    ("images", "backend"),
+    [
+        (("25.02", None), "nemo"),
+        (("25.02", "26.04"), "megatron_bridge"),
+        (("26.04", "25.02"), "megatron_bridge"),
+    ],
+)
+def test_one_image_of_a_release_with_megatron_bridge_decides_for_all_types_of_gpu(images, backend):
+    workload = load_workload("llama3.1")
+    model = next(workload.recipes())[0].model
+    platform = workload.gpu_types["h100"]
+    platforms = {
+        f"type{number}": platform.model_copy(update={"image": image and f"nvcr.io/nvidia/nemo:{image}"})
+        for number, image in enumerate(images)
+    }
+    assert workload.model_copy(update={"gpu_types": platforms})._backend(model) == backend
+
+
 def test_shipped_recipes_name_their_backend_only_by_their_images():
     """Those of NVIDIA's scripts are trained by no backend of steptime's trainer."""
     backends = {recipe.backend for name in list_workloads() for recipe, _ in load_workload(name).recipes()}
