@@ -62,7 +62,7 @@ $(VENV)/.compiled: $(VENV)/.complete
 	@touch $@
 
 unit-tests: $(VENV)/.compiled
-	$(PYTEST) -n logical --maxprocesses 4 -m "$(UNIT)" $(PYTEST_FLAGS)
+	$(PYTEST) -n 4 -m "$(UNIT)" $(PYTEST_FLAGS)
 
 quick-tests: $(VENV)/.compiled
 	$(PYTEST) -n 4 -m "not exhaustive" $(PYTEST_FLAGS)
