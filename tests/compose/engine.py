@@ -3,7 +3,9 @@
 import lzma
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -27,7 +29,8 @@ class NoEngineError(Exception):
 
 @contextmanager
 def engine():
-    """Yield the environment in which `docker compose` works. Raises NoEngineError."""
+    """Yield the environment in which `docker compose` works. Raises NoEngineError; SIGTERM is an exit."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the containers, and an engine of our own
     environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
     if _works(environment):
         yield environment
