@@ -245,15 +245,20 @@ async def test_a_file_that_hangs_once_it_is_open(open_node, monkeypatch):
     """Closing it is not answered either, and not waited for."""
     monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 2)
     node = open_node()
+    frozen = []
 
     async def read_of_frozen(files):
         async with files.open("/etc/hostname", "rb") as file:
-            os.kill(int(str(await files.readlink("/proc/self"))), signal.SIGSTOP)
+            frozen.append(int(str(await files.readlink("/proc/self"))))
+            os.kill(frozen[0], signal.SIGSTOP)
             return await file.read(9)
 
-    with pytest.raises(SystemFailure, match=r"it could not be read .* no answer in 2 s"):
-        await node._with_files("it could not be read", read_of_frozen)
-    assert await node.read("/etc/hostname", 0, 1)
+    try:
+        with pytest.raises(SystemFailure, match=r"it could not be read .* no answer in 2 s"):
+            await node._with_files("it could not be read", read_of_frozen)
+        assert await node.read("/etc/hostname", 0, 1)
+    finally:
+        os.kill(frozen[0], signal.SIGKILL)
 
 
 async def test_a_file_server_that_dies_is_started_again(open_node):
