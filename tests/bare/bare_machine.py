@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
-from compose.engine import DEBIAN, NoEngineError, engine  # noqa: E402
+from compose.engine import DEBIAN, NoEngineError, engine, make_image  # noqa: E402
 from pages import ELSEWHERE, scripts  # noqa: E402
 
 UBUNTU = "http://archive.ubuntu.com/ubuntu"
@@ -32,10 +32,6 @@ USER = "performance-engineer"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SITE = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_INDEX_URL", "UV_INDEX_URL", "PIP_FIND_LINKS")
 """Variables by which a machine names its mirrors and certificates."""
-
-
-class NoMachineError(Exception):
-    """A container cannot be made here."""
 
 
 class Failed(Exception):
@@ -81,30 +77,22 @@ def bare_machine(debian, environment, python=None):
     """Yield a container of that release of Debian; it is removed afterwards.
 
     The container sees the installation of `python`, a program of this machine, under the same path.
-    Raises NoMachineError if debootstrap fails.
+    Raises NoEngineError if debootstrap fails.
     """
 
     def docker(*arguments):
         subprocess.run(["docker", *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
 
     image, name = f"steptime-bare/{debian}", f"steptime-bare-{os.getpid()}"
+    if not _has_image(image, environment):
+        _say(f"debootstrap of {debian}")
+        options, source = ["--include=ca-certificates,git,make,python3"], [DEBIAN]
+        if debian in UBUNTU_RELEASES:  # Debian has neither its keys nor, in older releases, its script
+            options += ["--components=main,universe", "--no-check-gpg"]
+            source = [UBUNTU, "/usr/share/debootstrap/scripts/gutsy"]
+        make_image(image, environment, debian, options=options, source=source)
     with tempfile.TemporaryDirectory() as folder:
-        root, clone = Path(folder) / "root", Path(folder) / "steptime"
-        if not _has_image(image, environment):
-            _say(f"debootstrap of {debian}")
-            options = ["--variant=minbase", "--include=ca-certificates,git,make,python3"]
-            source = [DEBIAN]
-            if debian in UBUNTU_RELEASES:  # Debian has neither its keys nor, in older releases, its script
-                options += ["--components=main,universe", "--no-check-gpg"]
-                source = [UBUNTU, "/usr/share/debootstrap/scripts/gutsy"]
-            bootstrap = ["debootstrap", *options, debian, str(root), *source]
-            done = subprocess.run(bootstrap, capture_output=True, text=True, check=False)
-            if done.returncode:
-                told = done.stderr or done.stdout[-1000:]
-                raise NoMachineError(f"debootstrap cannot make a {debian}: {told}")
-            with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
-                load = ["docker", "import", "-", image]
-                subprocess.run(load, env=environment, stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
+        clone = Path(folder) / "steptime"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         # bwrap makes a container within this one, as it may on a machine without Docker.
         options = [f"--security-opt={part}=unconfined" for part in ("seccomp", "systempaths")]
@@ -237,7 +225,7 @@ def main():
     try:
         with engine() as environment, bare_machine(arguments.debian, environment, python) as machine:
             _STEPS[arguments.step](machine)
-    except (NoEngineError, NoMachineError) as reason:
+    except NoEngineError as reason:
         _say(f"SKIPPED: {reason}")
         return 0
     except Failed as failure:

@@ -24,7 +24,7 @@ STAND_INS = {
 
 
 class NoEngineError(Exception):
-    """There is no Docker engine, and none can be started."""
+    """There is no Docker engine, and none can be started, or no image can be made for it."""
 
 
 @contextmanager
@@ -104,6 +104,22 @@ def _get(path):
         return bytes(reply.read())
 
 
+def make_image(image, environment, release, *, options, source=(DEBIAN,)):
+    """Make an image of a release by debootstrap. Raises NoEngineError if that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "root"
+        # It mounts /proc and /sys: in namespaces that end with it, so that nobody else's files are removed.
+        own = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        command = [*own, "debootstrap", "--variant=minbase", *options, release, root, *source]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            told = done.stderr or done.stdout[-1000:]
+            raise NoEngineError(f"debootstrap cannot make a {release}: {told}")
+        with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+            load = ["docker", "import", "-", image]
+            subprocess.run(load, env=environment, stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
+
+
 def base_images(environment):
     """Return the base image for each variable: the official ones if all can be pulled, else own builds."""
 
@@ -119,13 +135,7 @@ def base_images(environment):
     if all(docker("image", "inspect", name) or docker("pull", name) for name, _ in STAND_INS.values()):
         return {variable: name for variable, (name, _) in STAND_INS.items()}
     if not docker("image", "inspect", "steptime-test/debian"):
-        with tempfile.TemporaryDirectory() as name:
-            root = Path(name) / "root"
-            bootstrap = ["debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm"]
-            subprocess.run([*bootstrap, root, DEBIAN], check=True, stdout=subprocess.DEVNULL)
-            with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
-                load = ["docker", "import", "-", "steptime-test/debian"]
-                subprocess.run(load, env=environment, stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
+        make_image("steptime-test/debian", environment, "bookworm", options=["--include=ca-certificates"])
     for _, target in STAND_INS.values():
         build = [
             "docker",
