@@ -79,10 +79,14 @@ def test_steps_are_read_as_the_form_says(tmp_path, step_line, line, read):
     [
         (
             "s",
-            ["1.5", "1.5s", "1.5 s", "1.5 sec", "1.5 | h", "1.5 my"],
-            ["1.5ms", "1.5 us", "1.5 min", "1.5m"],
+            ["1.5", "1.5s", "1.5 s", "1.5 sec", "1.5 | h", "1.5 minibatch 3", "1.5 my"],
+            ["1.5ms", "1.5 msec", "1.5 milliseconds", "1.5 us", "1.5 min", "1.5m", "1.5 hours"],
         ),
-        ("ms", ["1500", "1500ms", "1500 ms", "1.5K"], ["1,500", "1.5s", "1.5 s", "1500 us", "0.025 h"]),
+        (
+            "ms",
+            ["1500", "1500ms", "1500 ms", "1500 milliseconds", "1.5K", "1500 samples"],
+            ["1,500", "1.5s", "1.5 sec", "1.5 seconds", "1500 us", "0.025 minutes"],
+        ),
     ],
 )
 def test_a_time_in_another_unit_is_none(tmp_path, word, right, wrong):

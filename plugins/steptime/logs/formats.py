@@ -459,11 +459,16 @@ FORMATS = (NEMO2, TQDM, MEGATRON_BRIDGE, TORCHTITAN)
 
 _SCALED = rb"(?:" + _SCALE + rb")?"
 _PLAIN = rb"(?>" + NUMBER + rb")"
+_SECOND = rb"s(?:ecs?|econds?)?"
+_OTHER_UNITS = rb"[un]" + _SECOND + rb"|micro" + _SECOND + rb"|m|min(?:ute)?s?|h|hours?"
 _WORDS = {
     "step": ("iteration", COUNT),
     "step_from_1": ("iteration", COUNT),
-    "s": ("step_time_s", _PLAIN + _SCALED + rb"(?! ?(?:[mun]s|m|min|h)\b)"),
-    "ms": ("step_time_ms", _PLAIN + _SCALED + rb"(?! ?(?:[un]?s|m|min|h)\b)"),
+    "s": (
+        "step_time_s",
+        _PLAIN + _SCALED + rb"(?! ?(?:m(?:illi)?" + _SECOND + rb"|" + _OTHER_UNITS + rb")\b)",
+    ),
+    "ms": ("step_time_ms", _PLAIN + _SCALED + rb"(?! ?(?:" + _SECOND + rb"|" + _OTHER_UNITS + rb")\b)"),
     "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", rb"(?>" + _GROUPED + rb")" + _SCALED),
     "tflops_per_gpu": ("grouped_tflops", rb"(?>" + _GROUPED + rb")" + _SCALED),
     "memory_gib": ("peak_memory_gib", _PLAIN + rb"(?! ?[KMT]i?B?\b)"),
