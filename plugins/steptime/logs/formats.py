@@ -457,22 +457,19 @@ NeMo Framework Launcher (24.11) redraws it behind a carriage return. It rounds n
 FORMATS = (NEMO2, TQDM, MEGATRON_BRIDGE, TORCHTITAN)
 """The formats of frameworks, of which each log has one."""
 
-_SCALED = rb"(?:" + _SCALE + rb")?"
-_PLAIN = rb"(?>" + NUMBER + rb")"
+_SCALED, _GROUPED_SCALED = (rb"(?>%s)(?:%s)?" % (number, _SCALE) for number in (NUMBER, _GROUPED))
+"""A number up to its last digit, however the pattern goes on, and its scale."""
 _SECOND = rb"s(?:ecs?|econds?)?"
 _OTHER_UNITS = rb"[un]" + _SECOND + rb"|micro" + _SECOND + rb"|m|min(?:ute)?s?|h|hours?"
 _WORDS = {
     "step": ("iteration", COUNT),
     "step_from_1": ("iteration", COUNT),
-    "s": (
-        "step_time_s",
-        _PLAIN + _SCALED + rb"(?! ?(?:m(?:illi)?" + _SECOND + rb"|" + _OTHER_UNITS + rb")\b)",
-    ),
-    "ms": ("step_time_ms", _PLAIN + _SCALED + rb"(?! ?(?:" + _SECOND + rb"|" + _OTHER_UNITS + rb")\b)"),
-    "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", rb"(?>" + _GROUPED + rb")" + _SCALED),
-    "tflops_per_gpu": ("grouped_tflops", rb"(?>" + _GROUPED + rb")" + _SCALED),
-    "memory_gib": ("peak_memory_gib", _PLAIN + rb"(?! ?[KMT]i?B?\b)"),
-    **{word: (word, _PLAIN + _SCALED) for word in ("loss", "grad_norm", "learning_rate")},
+    "s": ("step_time_s", _SCALED + rb"(?! ?(?:m(?:illi)?" + _SECOND + rb"|" + _OTHER_UNITS + rb")\b)"),
+    "ms": ("step_time_ms", _SCALED + rb"(?! ?(?:" + _SECOND + rb"|" + _OTHER_UNITS + rb")\b)"),
+    "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", _GROUPED_SCALED),
+    "tflops_per_gpu": ("grouped_tflops", _GROUPED_SCALED),
+    "memory_gib": ("peak_memory_gib", rb"(?>" + NUMBER + rb")(?! ?[KMT]i?B?\b)"),
+    **{word: (word, _SCALED) for word in ("loss", "grad_norm", "learning_rate")},
 }
 """The quantity and the printed form of each word of a `step_line`: a number in another unit is none."""
 _ANY_TEXT = rb".{0,1000}?"

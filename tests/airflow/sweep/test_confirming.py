@@ -129,7 +129,7 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check, scene):
 
 @pytest.mark.parametrize(("room", "repeats"), [(0.2, [2, 3]), (0.6, [2, 3, 4, 5])])
 @pytest.mark.long
-def test_of_two_suspected_cells_that_which_changed_most_is_run_again_first(check, scene, room, repeats):
+def test_of_two_suspected_cells_the_one_that_changed_most_is_run_again_first(check, scene, room, repeats):
     scene.measure(SLOW_S, CELL)
     scene.measure(2 * SLOW_S, CELL[:-1] + "1", gpus=1)
     planned = scene.confirm(check(gpu_hours_max=PLANNED + room))
