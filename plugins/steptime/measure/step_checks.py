@@ -3,6 +3,7 @@
 Great Expectations names the rows that break a rule; the sentences, with the values as logged, are made here.
 """
 
+import functools
 import logging
 import math
 import statistics
@@ -195,15 +196,8 @@ def _in_window(step: Step, run: Run) -> bool:
 def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
     """Return, for each broken rule, the global steps that break it or the observed value, by rule name."""
     import great_expectations
-    from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    # This module sets its own level, and says how to switch its progress bars off.
-    logging.getLogger(ProgressBarsConfig.__module__).setLevel(logging.WARNING)
-    context = great_expectations.get_context(mode="ephemeral")
-    context.enable_analytics(False)
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    asset = context.data_sources.add_pandas("training_log").add_dataframe_asset("steps")
-    batch = asset.add_batch_definition_whole_dataframe("steps").get_batch({"dataframe": _table(run, steps)})
+    batch = _batches().get_batch({"dataframe": _table(run, steps)})
     for rule in rules:
         for expectation in rule.expectations:
             expectation.meta = {"rule": rule.name}
@@ -227,6 +221,21 @@ def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dic
                 f"Great Expectations cannot evaluate '{name}': {_reasons(result.exception_info)}."
             )
     return broken
+
+
+@functools.cache
+def _batches() -> Any:
+    """Return what makes a batch of a table; it is made once, as each context writes its settings as YAML."""
+    import great_expectations
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    # This module sets its own level, and says how to switch its progress bars off.
+    logging.getLogger(ProgressBarsConfig.__module__).setLevel(logging.WARNING)
+    context = great_expectations.get_context(mode="ephemeral")
+    context.enable_analytics(False)
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_pandas("training_log").add_dataframe_asset("steps")
+    return asset.add_batch_definition_whole_dataframe("steps")
 
 
 def _reasons(exceptions: dict[str, Any]) -> str:
