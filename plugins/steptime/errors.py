@@ -110,5 +110,6 @@ def _nearest(value: str, choices: Sequence[str]) -> str | None:
     """Return the choice nearest to `value`, or None: numbers by difference, words by similar spelling."""
     if value.isdecimal() and choices and all(choice.isdecimal() for choice in choices):
         return min(choices, key=lambda choice: abs(int(choice) - int(value)))
-    matches = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    words = {choice.lstrip("-"): choice for choice in choices}  # else the dashes of options are alike
+    matches = difflib.get_close_matches(value.lstrip("-"), words, n=1, cutoff=0.5)
+    return words[matches[0]] if matches else None

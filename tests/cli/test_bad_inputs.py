@@ -58,6 +58,17 @@ FLAGS = [
         "--gpus has no effect before 'trend': put it after",
     ),
     Bad("typo in a flag", f"{PLAN} --sise 8b", "unknown option '--sise' of 'steptime plan': did you mean"),
+    Bad(
+        "workload as an option",
+        "plan --workload llama3.1",
+        "'steptime plan' takes this without '--workload': steptime plan WORKLOAD.",
+    ),
+    Bad(
+        "sweep as an option",
+        "sweep plan --sweep weekly",
+        "'steptime sweep plan' takes this without '--sweep': steptime sweep plan NAME.",
+    ),
+    Bad("flag unlike all others", "sweep run weekly --dry", "'--dry' of 'steptime sweep run'. Valid are:"),
     Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
     Bad("missing argument", "sweep plan", "Missing argument 'NAME'. See 'steptime sweep plan --help'."),
     Bad("text for a number", f"{PLAN} --max-steps many", "--max-steps 'many': has to be a whole number."),

@@ -55,14 +55,24 @@ def usage_sentence(error: TyperException) -> str:
     details: Any = error  # the kinds of error are not public, only what they have in common
     context: typer.Context | None = getattr(error, "ctx", None)
     hint = f" See '{context.command_path} --help'." if context else ""
-    if context and hasattr(error, "possibilities"):  # an unknown option
-        names = [name for option in context.command.params for name in (*option.opts, *option.secondary_opts)]
-        options = [name for name in names if name.startswith("--")]
-        return str(unknown_value("option", details.option_name, options, of=f"'{context.command_path}'"))
+    if context and hasattr(error, "possibilities"):
+        return str(_unknown_option(details.option_name, context.command, context.command_path))
     if isinstance(error.__cause__, ValidationError):
         return _wrong_value(max(details.param.opts, key=len), error.__cause__) + hint
     message = one_line(error.format_message(), at_most=None).rstrip(".")
     return f"{message}.{hint}" if message else ""
+
+
+def _unknown_option(option: str, command: Any, path: str) -> UserError:
+    """Return the error for an option that a command lacks, perhaps as it takes that value without one."""
+    name = option.lstrip("-").replace("-", "_")
+    for argument in command.params:
+        called = {argument.name, str(argument.metavar).lower(), *(path.split() * (argument.name == "name"))}
+        if argument.param_type_name == "argument" and name in called:
+            return UserError(f"'{path}' takes this without '{option}': {path} {argument.metavar}.")
+    names = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
+    options = [name for name in names if name.startswith("--")]
+    return unknown_value("option", option, options, of=f"'{path}'")
 
 
 def _wrong_value(option: str, refusal: ValidationError) -> str:
