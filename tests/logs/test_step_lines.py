@@ -186,7 +186,7 @@ def test_parse_takes_the_form_as_an_option(tmp_path, capsys):
     assert (row["format"], row["step_time_mean_s"]) == ("step_line", 0.12345)
 
     why = refusal(capsys, "parse", str(tmp_path), "--step-line", "iter {step}: {time}")
-    assert "--step-line has {time}, which is none of its words: step, step_from_1, s, ms," in why
+    assert "--step-line has {time}, which is none of its words: {step}, {step_from_1}, {s}, {ms}," in why
 
 
 @pytest.mark.parametrize(

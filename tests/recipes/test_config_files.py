@@ -1,5 +1,6 @@
 """Broken config files: each is refused in one sentence with file, line and field."""
 
+import re
 import sys
 from typing import Literal, Self
 
@@ -8,7 +9,11 @@ from pydantic import PositiveInt, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
+from steptime.recipes.cluster_files import read_cluster_file
 from steptime.recipes.config_files import FieldError, load_yaml_model
+from steptime.recipes.sweeps import load_sweep
+from steptime.recipes.trials import load_trial
+from steptime.recipes.workloads import load_workload
 
 
 @pytest.fixture
@@ -62,6 +67,14 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path):
     assert cart.spare == {"16": 1}
 
 
+@pytest.mark.parametrize("key", ["on", "no", "010", "25.10", "1:30", "2026-11-30", "null", "~", "0x10", ".5"])
+def test_a_key_is_what_is_written(tmp_path, key):
+    assert load_yaml_model(_file(tmp_path, GOOD.replace("16", key)), Cart).spare == {key: 1}
+    wrong = GOOD.replace("16: 1", f"{key}: x")
+    with pytest.raises(UserError, match=re.escape(f"line 7, spare.{key}: has to be a whole number")):
+        load_yaml_model(_file(tmp_path, wrong), Cart)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -79,6 +92,13 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path):
         ("name: hand cart\n", "", "line 1, name: is missing."),
         ("load: 3", "load: \0", "cart.yaml: is not valid YAML: unacceptable character #x0000"),
         ("load: 3", "load: null", "line 2, load: has to be a number, not null."),
+        ("name: hand cart", "name: no", "line 1, name: has to be text, not false (put it in quotes)."),
+        (
+            "    position",
+            "\tposition",
+            "yaml, line 6: is not valid YAML: it begins with a tab: write blanks.",
+        ),
+        ("load: 3", "load:\n\t- 3", "yaml, line 3: is not valid YAML: it begins with a tab: write blanks."),
     ],
 )
 def test_names_line_and_field(tmp_path, old, new, complaint):
@@ -96,7 +116,9 @@ def test_names_line_and_field(tmp_path, old, new, complaint):
         (b"", r"cart\.yaml: is empty\.$"),
         (b"- 1\n", "line 1, top level"),
         (None, r"cart\.yaml: there is no such file"),
-        (b"\xff\xfe\x00", "cannot be read as UTF-8 text"),
+        ("name: für".encode("latin-1"), r"cart\.yaml, line 1: is not in UTF-8: save it in that encoding\.$"),
+        ("name: cart\nload: über".encode("latin-1"), r"cart\.yaml, line 2: is not in UTF-8"),
+        ("name: cart".encode("utf-16"), r"cart\.yaml, line 1: is not in UTF-8"),
         (b"name: &name [*name]", "a value cannot be read as a string, number, .*: Circular reference"),
         # From Python 3.12 on the file is read, and pydantic refuses the value.
         (
@@ -145,3 +167,25 @@ def test_what_is_merged_in_may_be_given_otherwise(tmp_path):
     twice = text.replace("position: rear", "position: rear\n    position: front")
     with pytest.raises(UserError, match=r"line 7, wheels\.1\.position: is given twice; keep one\.$"):
         load_yaml_model(_file(tmp_path, twice), Cart)
+
+
+@pytest.mark.parametrize(
+    ("load", "kind"),
+    [
+        (load_sweep, "sweep"),
+        (load_trial, "trial"),
+        (read_cluster_file, "cluster"),
+        (load_workload, "workload"),
+    ],
+)
+def test_a_file_with_another_suffix_is_named(tmp_path, monkeypatch, load, kind):
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    (tmp_path / f"{kind}s").mkdir()
+    (tmp_path / f"{kind}s" / "selene-26.11.yml").touch()
+    for name in ("selene-26.11", "selene"):
+        with pytest.raises(
+            UserError, match=r"selene-26\.11\.yml is not read: rename it to selene-26\.11\.yaml\.$"
+        ):
+            load(name)
+    with pytest.raises(UserError, match=f"unknown {kind} 'helios'"):
+        load("helios")

@@ -234,7 +234,11 @@ def test_a_workload_is_excluded_with_or_without_its_release():
 REFUSALS = [
     ({"runs": [{**TINY, "size": ["tiny", "tiny"]}]}, "runs.0.size.1: 'tiny' is in the list twice"),
     ({"runs": [{**TINY, "gpus": [1, 1]}]}, "runs.0.gpus.1: '1' is in the list twice"),
-    ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: has to be text, not True"),
+    ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: has to be text, not true (put it in quotes)"),
+    (
+        {"runs": [{**TINY, "environment": {"A": 1}}]},
+        "runs.0.environment.A: has to be text, not 1 (put it in quotes)",
+    ),
     ({"runs": [{**TINY, "repeats": [1, 2]}]}, "runs.0.repeats: repeats is one number, not a list"),
     ({"repeats": 101}, "repeats: has to be at most 100, not 101"),
     ({"name": "a b"}, "name: has to be small letters and digits, with - or _ between, as in"),
@@ -285,7 +289,7 @@ def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write):
             if name not in ("repeats", "environment", "arguments")
         )
         + ".",
-        "line 15, exclude.0.size: has to be text, not 8.",
+        "line 15, exclude.0.size: has to be text, not 8 (put it in quotes).",
         "line 16, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",
     ]
 

@@ -13,6 +13,7 @@ from steptime.recipes.config_files import (
     load_each,
     load_yaml_model,
     read_document,
+    unknown_file,
 )
 from steptime.recipes.gpus import gpu_types, load_gpu_type
 from steptime.settings import config_file, config_names
@@ -46,7 +47,7 @@ def cluster_document(name: str) -> Document:
 def _known(name: str) -> Path:
     """Return the path of a cluster's file. Raises UserError if there is none."""
     if name not in list_clusters():
-        raise unknown_value("cluster", name, list_clusters())
+        raise unknown_file("cluster", name, list_clusters())
     return cluster_file(name)
 
 

@@ -12,9 +12,10 @@ from typing import Any, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from steptime.errors import BrokenFiles, UserError, unknown_value
+from steptime.errors import BrokenFiles, UserError, one_line, unknown_value
 from steptime.files import read_limited
 from steptime.refusals import describe_validation_error
+from steptime.settings import config_dir
 
 NAMED, DESCRIBED, COLLECTIVE = "(named)", "(described)", "(collective)"
 """pydantic's tags for members of a union; brackets tell them from fields and keys in locations."""
@@ -22,11 +23,19 @@ Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# The parser in C reads a file some ten times faster; PyYAML built without libyaml has only the other.
-_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+# The parser in C reads a file some ten times faster; PyYAML built without libyaml has only the other.
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Takes keys as they are written: `on`, `010` and `25.10`, which YAML 1.1 reads as true, 8 and 25.1."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        self.flatten_mapping(node)  # of merge keys (`<<`)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,17 @@ class FieldError(FieldErrors):
 
     def __init__(self, message: str, *location: int | str) -> None:
         super().__init__([Mistake(message, location)])
+
+
+def unknown_file(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """Return the error for a name of which `config/<kind>s/` has no file; `known` are those that have one.
+
+    A workload's `name` may be that of its family.
+    """
+    for path in (config_dir() / f"{kind}s").glob("*.yml"):
+        if name in (path.stem, path.stem.rpartition("-")[0]):
+            return UserError(f"{path} is not read: rename it to {path.stem}.yaml.")
+    return unknown_value(kind, name, known)
 
 
 def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
@@ -130,7 +150,7 @@ def mistakes_of(error: ValidationError, fields: Iterable[str] = ()) -> list[Mist
         elif kind == "missing" and location not in misspelt:
             mistakes.append(Mistake("is missing", location))
         elif kind not in ("missing", "extra_forbidden"):
-            mistakes.append(Mistake(_message(problem), location))
+            mistakes.append(Mistake(message_of(problem), location))
     return mistakes
 
 
@@ -139,11 +159,12 @@ def _without_tags(location: Location) -> Location:
     return tuple(part for part in location if part not in (NAMED, DESCRIBED, COLLECTIVE))
 
 
-def _message(problem: Any) -> str:
+def message_of(problem: Any) -> str:
+    """Describe one of pydantic's `errors()` with the value that was given."""
     message, value = describe_validation_error(problem), problem["input"]
     is_single = value is None or isinstance(value, str | int | float)
     if is_single and f"'{value}'" not in message:  # our own sentences have it already
-        message += f", not {json.dumps(value)}"
+        message += f", not {one_line(json.dumps(value, ensure_ascii=False))}"
     if problem["type"] == "string_type" and isinstance(value, int | float):
         message += " (put it in quotes)"
     return message
@@ -319,29 +340,31 @@ def load_yaml_model(
 def read_document(path: Path) -> Document:
     """Read the YAML file `path`. Raises UserError if it cannot be read, is empty or is not valid YAML."""
     try:
-        text = read_limited(path).decode()
+        content = read_limited(path)
+        text = content.decode()
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}.") from None
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}, line {line}: is not in UTF-8: save it in that encoding.") from None
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
         if root is None:
             raise UserError(f"{path}: is empty.")
         problems = list(_misread_values(root))  # before merge keys (`<<`) bring in what is given otherwise
-        content = json.loads(json.dumps(loader.construct_document(root), default=str))
+        plain = json.loads(json.dumps(loader.construct_document(root), default=str))
     except yaml.YAMLError as error:
-        raise UserError(_syntax_error(path, error)) from None
+        raise UserError(_syntax_error(path, text, error)) from None
     except UserError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: a value cannot be read as a string, number, boolean, list or mapping: {error}."
         ) from None
-    return Document(path, root, content, problems)
+    return Document(path, root, plain, problems)
 
 
 def _misread_values(root: yaml.Node) -> Iterator[Mistake]:
@@ -391,10 +414,12 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
+def _syntax_error(path: Path, text: str, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     where = f"{path}, line {mark.line + 1}" if mark else str(path)
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    if mark and re.match(r"[ -]*\t", "".join(text.splitlines()[mark.line : mark.line + 1])):
+        return f"{where}: is not valid YAML: it begins with a tab: write blanks."
     quotes = (
         " In brackets, a text with a brace or a comma needs quotes." if "expected ',' or" in problem else ""
     )

@@ -44,7 +44,8 @@ def parse_step_line(form: str) -> StepLine:
     words = [word for _, word in pieces]
     for word in words:
         if word not in WORDS:
-            raise ValueError(f"has {{{word}}}, which is none of its words: {', '.join(WORDS)}")
+            valid = ", ".join(f"{{{known}}}" for known in WORDS)
+            raise ValueError(f"has {{{word}}}, which is none of its words: {valid}")
         if word != "..." and words.count(word) > 1:
             raise ValueError(f"has {{{word}}} twice: write {{...}} for the other one")
     for text, word in pieces[1:]:

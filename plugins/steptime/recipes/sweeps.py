@@ -35,6 +35,8 @@ from steptime.recipes.config_files import (
     Mistake,
     load_each,
     load_yaml_model,
+    message_of,
+    unknown_file,
 )
 from steptime.recipes.node_lists import expand_nodes
 from steptime.recipes.request import option_fields, parse_value
@@ -120,10 +122,7 @@ def check_value(name: str, value: JsonValue, *location: int | str) -> Any:
         parse_value(name, value, strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise FieldError(
-            f"{describe_validation_error(problem)}, not {one_line(repr(problem['input']))}",
-            *(location or (name,)),
-        ) from None
+        raise FieldError(message_of(problem), *(location or (name,)), *problem["loc"]) from None
     return value
 
 
@@ -388,4 +387,4 @@ def find_file(kind: Literal["sweep", "trial"], name: str) -> Path:
         raise UserError(
             f"there is no {kind} '{name}' yet: 'steptime {kind} new {name} --from example-{name}' makes it."
         )
-    raise unknown_value(kind, name, known)
+    raise unknown_file(kind, name, known)

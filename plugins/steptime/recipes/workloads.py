@@ -5,8 +5,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from steptime.errors import BrokenFiles, UserError, unknown_value
-from steptime.recipes.config_files import file_state, load_each, load_yaml_model, read_document
+from steptime.errors import BrokenFiles, UserError
+from steptime.recipes.config_files import (
+    file_state,
+    load_each,
+    load_yaml_model,
+    read_document,
+    unknown_file,
+)
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
 from steptime.recipes.workload_checks import find_mistakes
@@ -30,7 +36,7 @@ def workload_name(name: str) -> str:
         return stem
     if releases := family_releases(stem):
         return _meant(releases)
-    raise unknown_value("workload", name, known)
+    raise unknown_file("workload", name, known)
 
 
 def load_workload(name: str) -> Workload:
