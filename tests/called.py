@@ -3,10 +3,14 @@
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from steptime.cli import main
+
+CLI = str(Path(sys.executable).with_name("steptime"))
 
 
 def steptime(*arguments):
@@ -35,3 +39,27 @@ def has_python_311():
 def captured(command, *, check=False, **options):
     """Run a program to its end and keep what it prints; keywords are those of `subprocess.run`."""
     return subprocess.run(command, capture_output=True, text=True, check=check, **options)
+
+
+_GUARD = "import subprocess, sys; sys.stdin.buffer.read(1) or subprocess.run(sys.argv[1:])"
+
+
+@contextmanager
+def ended_if_killed(command, **options):
+    """Run a program, such as one that stops a service, if this process ends within the block.
+
+    Ctrl-C makes pytest-xdist kill its workers, which then stop nothing of what their fixtures have started.
+    Keywords are those of `subprocess.Popen`.
+    """
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b"over")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from called import ended_if_killed
 
 from steptime.store.database import close_engines
 
@@ -61,6 +62,11 @@ class PostgreSQL:
         """Make a standby accept writes, as a failover does."""
         self._run("pg_ctl", "promote", "-D", "data")
 
+    def ended_if_killed(self):
+        """Return a context that stops the server if this process is killed."""
+        command = [_programs() / "pg_ctl", "stop", "-D", "data", "-m", "immediate"]
+        return ended_if_killed(command, **self._as_account)
+
     def _run(self, *command):
         program, *arguments = command
         subprocess.run(
@@ -84,8 +90,9 @@ def started_postgresql():
     try:
         server = PostgreSQL(folder)
         try:
-            server.start()
-            yield server
+            with server.ended_if_killed():
+                server.start()
+                yield server
         finally:
             close_engines()
             server.stop()

@@ -1,6 +1,7 @@
 """The mini Slurm that tests share: a real one in a state folder of its own, started once."""
 
 import getpass
+import os
 import shlex
 import subprocess
 import tempfile
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from called import CLI, ended_if_killed
 
 from steptime.mini_slurm import daemons, service
 from steptime.mini_slurm.layout import login_command, login_connection
@@ -57,14 +59,15 @@ def slurm_of_session():
     """Yield the cluster that all tests share; tests use `mini_slurm` instead."""
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         home = Path(folder)
-        try:
-            service.up(home, print)
-            slurm = MiniSlurm(home)
-            if getpass.getuser() != "root":  # who has an account from the start
-                slurm.command("sacctmgr", "-i", "add", "user", getpass.getuser(), "account=root")
-            yield slurm
-        finally:
-            service.down(home, print)
+        with ended_if_killed([CLI, "slurm", "down"], env=os.environ | {"STEPTIME_HOME": folder}):
+            try:
+                service.up(home, print)
+                slurm = MiniSlurm(home)
+                if getpass.getuser() != "root":  # who has an account from the start
+                    slurm.command("sacctmgr", "-i", "add", "user", getpass.getuser(), "account=root")
+                yield slurm
+            finally:
+                service.down(home, print)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
+from called import CLI, ended_if_killed
 from stand_ins.trainer_python import STAND_IN
 
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
@@ -25,7 +25,6 @@ from steptime.service import standalone, standalone_config
 from steptime.service.rest import AirflowClient
 
 Found = TypeVar("Found")
-CLI = str(Path(sys.executable).with_name("steptime"))
 _HEARTBEAT_TIMEOUT_S = 20
 """Seconds after which a worker counts as dead: a third of what `steptime up` sets."""
 _SCHEDULER_TIMEOUT_S = 30
@@ -245,15 +244,17 @@ def running_airflow(
     store_url=None,
 ):
     """Yield an Airflow, started by `start_airflow`; `steptime down` must leave nothing behind at the end."""
-    started = start_airflow(home, config, dags, port=port, impatient=impatient, store_url=store_url)
-    passwords = json.loads((home / "airflow/passwords.json").read_text())
-    password = passwords[standalone_config.ADMIN]
-    try:
-        with AirflowClient(started.url, standalone_config.ADMIN, password) as client:
-            yield Airflow(home, config, dags, started.url, standalone_config.ADMIN, password, client)
-    finally:
-        down = steptime(home, "down", "--cancel-jobs")
-    assert down.returncode == 0, down.stderr
+    down = ["down", "--cancel-jobs"]
+    with ended_if_killed([CLI, *down], env=os.environ | {"STEPTIME_HOME": str(home)}):
+        started = start_airflow(home, config, dags, port=port, impatient=impatient, store_url=store_url)
+        passwords = json.loads((home / "airflow/passwords.json").read_text())
+        password = passwords[standalone_config.ADMIN]
+        try:
+            with AirflowClient(started.url, standalone_config.ADMIN, password) as client:
+                yield Airflow(home, config, dags, started.url, standalone_config.ADMIN, password, client)
+        finally:
+            ended = steptime(home, *down)
+    assert ended.returncode == 0, ended.stderr
     assert_nothing_lives(home)
     assert "Exiting gracefully" in (home / "airflow/service/scheduler.log").read_text()
 
