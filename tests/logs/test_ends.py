@@ -177,6 +177,28 @@ def test_nothing_was_left_to_train(words):
     assert "nothing was left to train" in log.problems[0].message
 
 
+@pytest.mark.parametrize("words", [LIGHTNING.format(10), MEGATRON, TITAN])
+def test_closing_words_without_a_step_do_not_mean_that_nothing_was_trained(words):
+    log = read(words)
+    assert (end(log), kinds(log)) == ("unknown", {"unknown_format"})
+    assert "though training ended by itself: if it has trained, have it print" in log.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        "Epoch 0: 100%|██████████| 12/12 [00:08<00:00,  1.34it/s, train_loss=8.580]",  # Lightning by tqdm
+        "Epoch 0/-2 ━━━━━━━━━━━━━━━━━━ 12/12 0:00:14 • 0:00:00 1.05it/s train_loss: 8.610",  # and by rich
+        "100%|██████████| 12/12 [00:18<00:00,  1.54s/it, loss=8.58]",
+    ],
+)
+@pytest.mark.parametrize("words", [LIGHTNING.format(12), ""])
+def test_a_progress_bar_without_step_times_is_named(bar, words):
+    log = read(words + bar + "\n")
+    assert (end(log), kinds(log)) == ("unknown", {"unknown_format"})
+    assert "bytes, but a progress bar, which has no time of a step" in log.problems[0].message
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -24,6 +24,11 @@ _LIKE_A_STEP = re.compile(
     rb".{0,300}(?:\b[Ll]oss|_loss['\"]?[:=] ?[-\d.])|'loss': [\d'].{0,300}'epoch': ).{0,200}"
 )
 """A line with a number of a step, or with an epoch as Hugging Face prints it, and a loss."""
+_BAR = re.compile(rb"(?:it/s|s/it)\b.{0,200}(?i:loss)")
+_BY_STEP_LINE = (
+    "as in 'iter {step}: loss {loss}, time {ms}ms', by `step_line` of the launcher in the workload's file, "
+    "or by --step-line of `steptime parse`"
+)
 _TIMES = {"step_time_s", "step_time_ms", "rounded_step_time_s", "tokens_per_s_per_gpu"}
 _LONGEST_LINE = 120
 _WARM_UP = 3
@@ -33,7 +38,7 @@ _TREND, _CERTAIN = 0.2, 0.8
 
 CLOSING_WORDS = (b"`Trainer.fit` stopped: ", b"[after training is done]", b"Training completed")
 _CLOSING = re.compile(
-    rb"`Trainer\.fit` stopped: (?:`max_steps=(?P<max_steps>\d{1,15})` reached)?"
+    rb"`Trainer\.fit` stopped: (?:`max_steps=(?P<max_steps>\d{1,15})` reached|(?P<no>No training batches))?"
     rb"|\[after training is done\]|\bTraining completed\b"
 )
 
@@ -43,12 +48,14 @@ class Closing(NamedTuple):
 
     max_steps: int | None = None
     """Number of trained steps according to the message."""
+    nothing_to_train: bool = False
+    """Whether the message says that there was nothing to train."""
 
 
 def read_closing(line: bytes) -> list[Closing]:
     """Return the closing message of Lightning (NeMo), Megatron or torchtitan in a line, if any."""
     return [
-        Closing(None if match["max_steps"] is None else int(match["max_steps"]))
+        Closing(None if match["max_steps"] is None else int(match["max_steps"]), match["no"] is not None)
         for match in _CLOSING.finditer(line)
     ]
 
@@ -129,14 +136,15 @@ def report_early_end(numbers: Sequence[int], end: End) -> Iterator[Problem]:
 
 
 def report_no_steps(
-    bytes_read: int, closing: Closing | None, last_lines: bytes, step_line: str | None = None
+    bytes_read: int, closing: Closing | None, last_lines: bytes, step_line: str | None, *, loaded: bool
 ) -> Problem:
     """Return the problem of a log without any step: empty, nothing left to train, or no step found.
 
     If `last_lines`, the end of the log, has steps that a terminal wrapped, or that are neither of a known
-    format nor of the form `step_line`, the problem says so.
+    format nor of the form `step_line`, or a progress bar, the problem says so. `loaded` tells whether the
+    training loaded a checkpoint.
     """
-    if closing is not None:
+    if closing is not None and (loaded or closing.nothing_to_train):
         message = (
             "training ended without a step: nothing was left to train, as of a checkpoint of its last step"
         )
@@ -157,13 +165,20 @@ def report_no_steps(
             names = ", ".join(log_format.name for log_format in formats)
             message += (
                 f" is of a format that is read ({names}), but it has lines such as '{line}': say how they "
-                "look, as in 'iter {step}: loss {loss}, time {ms}ms', by `step_line` of the launcher in the "
-                "workload's file, or by --step-line of `steptime parse`"
+                f"look, {_BY_STEP_LINE}"
             )
         else:
             message += (
                 f" is of the form '{step_line}', but it has lines such as '{line}': correct `step_line`"
             )
+        return Problem(kind="unknown_format", message=message, fatal=True)
+    bar = ", but a progress bar, which has no time of a step" if _BAR.search(last_lines) else ""
+    if bar or closing is not None:
+        ended = ", though training ended by itself" if closing is not None else ""
+        message += (
+            f"{bar}{ended}: if it has trained, have it print a line for each step, and say how that looks, "
+            f"{_BY_STEP_LINE}"
+        )
         return Problem(kind="unknown_format", message=message, fatal=True)
     return Problem(kind="no_steps", message=message, fatal=True)
 

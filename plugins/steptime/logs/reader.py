@@ -313,8 +313,11 @@ class LogBuilder:
             yield from self._attempts.restarts
             yield from log_completeness.report_repeated(self._attempts.repeats)
         else:
+            loaded = any(line.form.kind == "load" for line in self._checkpoint_lines[-1])
             last_lines = self._last_lines.before
-            yield log_completeness.report_no_steps(self._bytes, self._closing, last_lines, self._step_line)
+            yield log_completeness.report_no_steps(
+                self._bytes, self._closing, last_lines, self._step_line, loaded=loaded
+            )
         yield from log_completeness.report_unfinished_saves(checkpoints)
         yield from report_trainer_end(self._records)
         for name, count in self._other_formats.items():
