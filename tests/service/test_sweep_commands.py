@@ -96,7 +96,11 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(api, steptime, cap
             groups |= {f"checkpoint.{way}": f"{cell}·checkpoint {way}" for way in ("save", "load")}
         for group, label in groups.items():
             at = index if group == "performance" else 0
-            names = {"submit": label, "wait": label, "publish": None}  # has not begun
+            names = {
+                "submit": label,
+                "wait": label,
+                "publish": "" if index else None,
+            }  # cleared; has not begun
             tasks += [
                 {
                     "task_id": f"{group}.{name}",
@@ -143,6 +147,7 @@ def test_one_cell_runs_again_by_an_explicit_list_of_its_tasks(api, steptime, cap
     assert "unknown cell 'a·tiny·fp32·3': did you mean 'a·tiny·fp32·" in (told := capsys.readouterr().err)
     assert "Valid are: a·tiny·fp32·1, a·tiny·fp32·2·checkpoint save, " in told, "in the order of the grid"
     assert "None" not in told
+    assert ", ," not in told
     listed[2]["state"] = "deferred"
     assert steptime(f"sweep again sweep {cells[0]}") == 1
     assert "performance.wait [a·tiny·fp32·1] is deferred: wait for its end" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def _tasks_of_cell(tasks: Sequence[TaskInstance], cell: str) -> list[TaskInstanc
         labels = {  # in the DAG run's order; a task that has not begun has its number for a label
             task.rendered_map_index: None
             for task in sorted(mapped, key=lambda task: task.map_index)
-            if task.rendered_map_index not in (None, str(task.map_index))
+            if task.rendered_map_index and task.rendered_map_index != str(task.map_index)
         }
         raise unknown_value("cell", cell, labels)
     return [task for task in mapped if (_group_name(task), task.map_index) in groups]
