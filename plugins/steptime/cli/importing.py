@@ -16,6 +16,7 @@ from steptime.measure.importing import Import, ImportOptions, RefusedImport, fin
 from steptime.measure.quality import validate
 from steptime.measure.unpacking import unpack
 from steptime.recipes.cluster_files import list_clusters
+from steptime.recipes.models import RUN_FILE
 from steptime.settings import home, imported_dir
 from steptime.store.run_models import Result, Verdict
 from steptime.store.run_queries import Store
@@ -94,7 +95,7 @@ def import_results(
             for found_run in find_imports(source, options):
                 if isinstance(found_run, RefusedImport):
                     refused.append(found_run)
-                elif store.count(include_rejected=True, job_name=found_run.result.job.name):
+                elif _is_in(store, found_run):
                     states["there already"] += 1
                 else:
                     checked = _checked(found_run)
@@ -111,6 +112,13 @@ def import_results(
         typer.echo(f"{one_line(found_run.name)}: not imported: {found_run.reason.rstrip('.')}.", err=True)
     if refused:
         raise typer.Exit(1)
+
+
+def _is_in(store: Store, found_run: Import) -> bool:
+    if store.count(include_rejected=True, job_name=found_run.result.job.name):
+        return True
+    folder = found_run.log.absolute().parent
+    return (folder / RUN_FILE).is_file() and store.has_run_of(folder)
 
 
 def _checked(found_run: Import) -> tuple[Result, Verdict, Mapping[str, Any] | None]:

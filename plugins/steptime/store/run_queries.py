@@ -12,6 +12,7 @@ from __future__ import (
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import case, distinct, exists, func, or_, select
@@ -152,6 +153,16 @@ class Store:
         query = self._selected(select(func.count()).select_from(runs), include_rejected, since, search, equal)
         with read_connection(self.url) as connection:
             return connection.scalar(query) or 0
+
+    def has_run_of(self, folder: PurePath) -> bool:
+        """Return whether the store has a run, valid or not, of the job in this folder, or of a copy of it.
+
+        The last three parts of a job's folder name its experiment, time and job.
+        """
+        own = "/".join(("", *folder.parts[-3:], ""))
+        query = select(runs.c.id).where(is_result, runs.c.log_path.contains(own, autoescape=True)).limit(1)
+        with read_connection(self.url) as connection:
+            return connection.scalar(query) is not None
 
     def measured_together(self, *, limit: int) -> list[dict[str, Any]]:
         """Return the DAG runs with valid performance runs on several GPU counts, newest first.
