@@ -372,13 +372,14 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here, monkeypatch):
         assert (row["step_time_mean_s"], row["submitted_at"], row["origin"]) == (2.71, 1.7e9, name)
 
 
+@pytest.mark.long
 def test_a_run_of_a_job_that_the_store_has_is_there_already(here, make_result):
     run = plan(PlanRequest(workload="llama3.1", size="tiny", gpus="1")).runs[0]
-    for job in ("1796055335-4fcbc3a4ac", "1796055335-4fcbc3a4ac-2"):
+    for job, time_s in (("1796055335-4fcbc3a4ac", "2.71"), ("1796055335-4fcbc3a4ac-2", "2.72")):
         log_path = Path(run.experiment, f"{run.experiment}_{job}", run.experiment, "log-run.out")
         copied = here / "copied" / log_path
         copied.parent.mkdir(parents=True)
-        copied.write_text("".join(line_forms.nemo2(step, last=19, time="2.71") for step in range(20)))
+        copied.write_text("".join(line_forms.nemo2(step, last=19, time=time_s) for step in range(20)))
         copied.with_name("run.json").write_text(run.model_dump_json())
     log = read_log(copied, max_steps=20).model_copy(update={"path": f"/lustre/experiments/{log_path}"})
     publish(Store(), make_result("made-here-2", run=run, log=log, measurement=measure(run, log)))
