@@ -57,18 +57,24 @@ def is_left_out_mark(piece: bytes) -> bool:
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Write a file atomically (temporary name, fsync, rename): readers see the old content or the new.
 
-    The folder is created. The file never has more permissions than `mode`, not even for a moment.
+    The folder is created. The file never has more permissions than `mode`, not even for a moment. Raises
+    OSError with the path, also if a device, FIFO or folder is there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "wb") as stream:  # mkstemp made it readable by the owner only
-            stream.write(data)
-            os.fchmod(stream.fileno(), mode)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:  # mkstemp made it readable by the owner only
+                stream.write(data)
+                os.fchmod(stream.fileno(), mode)
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:  # not by its temporary name
+        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -110,9 +110,12 @@ def test_a_signal_that_is_ignored_stays_so(number, here):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_full_disk(start):
+@pytest.mark.parametrize(
+    "command", ["recipes --format csv", "plan llama3.1 --gpus 2"], ids=["much", "less than a buffer"]
+)
+def test_a_full_disk(start, command):
     with Path("/dev/full").open("wb") as full:
-        process = start("recipes", "--format", "csv", stdout=full)
+        process = start(*command.split(), stdout=full)
         assert process.communicate(timeout=60)[1] == b"steptime: cannot go on: No space left on device.\n"
     assert process.returncode == 2
 

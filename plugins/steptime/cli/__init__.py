@@ -92,7 +92,16 @@ def main() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.raise_signal(signal.SIGPIPE)
         raise
+    _drop_what_cannot_be_written()
     sys.exit(exit_code)
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Discard what is left of the output on a full disk: Python's end would complain of it once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run() -> int:
