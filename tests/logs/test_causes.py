@@ -329,7 +329,7 @@ FIRST_CAUSE = [
         "n1:7:8 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x "
         "(size 9637888)\n",
         "shm_too_small",
-        "shm is too small (on n1)",
+        "shm is too small (GPU 0 on n1)",
     ),
     ("OSError: [Errno 28] No space left on device: '/lustre/x/step=9.ckpt'\n", "disk_full", "writing failed"),
     # Exit codes that are signals.

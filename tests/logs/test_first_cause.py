@@ -802,3 +802,25 @@ def test_a_load_behind_the_end_of_training_begins_nothing():
     log = read(megatron(1, 5, total=5), "[after training is done] datetime: 2026\n", LOADED)
     assert {problem.kind for problem in log.problems} <= {"restart"}
     assert not any(problem.fatal for problem in log.problems)
+
+
+def test_a_gpu_without_memory_is_told_before_the_peers_that_lost_it():
+    """Lines of a report to NCCL (NVIDIA/nccl, issue 1235): GPU 3 had no memory, and GPU 0 lost its peer."""
+    peer = (
+        "n1:3025:6048 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1\n"
+        "n1:3025:6048 [0] proxy.cc:1143 NCCL WARN Socket recv failed while polling for opId=0x55a5\n"
+        "n1:3025:6048 [0] proxy.cc:1533 NCCL WARN [Service thread] Error encountered progressing "
+        "operation=Connect, res=3, closing connection\n"
+        "n1:3025:6048 [0] proxy.cc:1567 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from "
+        "rank 1, retcode 3\n"
+    )
+    full = "n1:3028:6152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
+    for log in (read(megatron(), peer, full), read(megatron(), full, peer)):
+        assert first(log) == "CUDA out of memory (GPU 3 on n1)"
+        assert not any("Cuda failure" in problem.message for problem in log.problems)
+
+
+def test_an_error_line_says_more_than_the_end_without_an_exception():
+    error = "RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at THC.cpp:265"
+    log = read(megatron(), f"{error}\nterminate called without an active exception\n")
+    assert first(log) == f"an error line of the log: {error}"

@@ -128,6 +128,7 @@ _FOLLOWS = re.compile(
     rb"(?:Error|Exception)(?:: |$)"
     rb"|[Cc]onnection (?:was |has been )?(?:closed|reset|refused) by (?:remote )?peer"
     rb"|remote process exited|recvValue failed|failed to recv, got 0 bytes"
+    rb"|[Rr]ecv failed while polling|Error encountered progressing operation|Failed to execute operation"
     rb"|unexpected pos \d+ vs \d+"
 )
 """Exceptions that ranks and launchers raise because another process has gone, or a write failed before.
@@ -180,7 +181,7 @@ _RAYS_ACTOR = re.compile(rb"\bip: (?P<node>[\d.]{7,15})\s*\n(?:[^\n]*\n)?[^\n]*\
 _OF_AN_ACTOR = re.compile(rb"\b[Tt]he actor(?:'s node was| (?:is dead|died) because) .{1,300}")
 """Why an actor of Ray's died, in the lines behind the exception."""
 _RANK_IN_TEXT = re.compile(rb"\b[Rr]ank(?: |[:=] ?| = )(\d{1,9})\b")
-_NODE_OF_NCCL = re.compile(rb"([\w.-]{1,255}):\d+:\d+ \[\d+\]")
+_NCCLS_PREFIX = re.compile(rb"(?P<node>[\w.-]{1,255}):\d+:\d+ \[(?P<gpu>\d+)\]")
 _NODE_OF_PREFIX = re.compile(
     rb"(?:\(\w{1,100} pid=\d{1,9}[^)]{0,100}?\bip=|(?=(?:\d{1,3}\.){3}\d{1,3}: ))([\d.]{7,15})"
 )
@@ -303,6 +304,8 @@ class Failures:
             sign for word, cause in _WORDS if word in line and (sign := cause.find(line, line.find(word)))
         ]
         sign_by_kind = {sign.kind: sign for sign in reversed(read)}  # each kind once
+        if len(sign_by_kind) > 1:
+            sign_by_kind.pop("nccl_warning", None)  # the other one says what was warned of
         signs = [self._placed(sign, line, label) for sign in reversed(sign_by_kind.values())]
         if _LAST_ERROR in line:
             began = _LABELLED.search(self.around.before) if label is None else None
@@ -343,7 +346,9 @@ class Failures:
         """Return where a line says that it happened: in its text, its prefix, or the lines before it."""
         places: dict[str, bytes | None] = {}
         of_label = _NODE_OF_LABEL.search(label) if label else None
-        if node := _NODE_OF_NCCL.search(line) or _NODE_OF_PREFIX.match(line) or of_label:
+        if by_nccl := _NCCLS_PREFIX.search(line):
+            places |= by_nccl.groupdict()
+        elif node := _NODE_OF_PREFIX.match(line) or of_label:
             places["node"] = node[1]
         if label is not None and label.isdigit() and not any(words in line for words in _BY_SLURM):
             places["rank"] = label
