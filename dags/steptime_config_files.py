@@ -1,4 +1,4 @@
-"""Not a DAG: its import error in Airflow's UI lists the mistakes in files of workloads and sweeps."""
+"""Not a DAG: its import error in Airflow's UI lists the mistakes in the files of config/."""
 
 from steptime.airflow.dags import report_broken_files
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from mail_server import mail_server
 from stored import publish
 
-from steptime.airflow.notifications import Event, load_notifications, notify
+from steptime.airflow.notifications import Event, broken_notifications, load_notifications, notify
 from steptime.airflow.result_operators import FAILURE_KEY
 from steptime.errors import UserError
 from steptime.store.run_queries import Store
@@ -131,9 +131,27 @@ def test_what_is_wrong_in_the_file_is_told(
     ask_for(keeps() | wrong)
     with pytest.raises(UserError, match=sentence):
         load_notifications()
+    assert sentence in str(broken_notifications())
     send()
     assert told[0].startswith("nobody was notified of 'incident confirmed': ")
     assert "s3cr3t" not in told[0]
+
+
+class Asks(Keeps):
+    """A notifier with an argument that it needs."""
+
+    def __init__(self, to):
+        super().__init__()
+
+
+def test_a_notifier_that_cannot_be_called_is_told_before_any_event(ask_for):
+    ask_for(keeps())
+    assert broken_notifications() is None
+    event = {"events": ["run failed"]}
+    ask_for(event | {"notifier": "no_such_package.Notifier"}, event | {"notifier": f"{__name__}.Asks"})
+    gone, asks = str(broken_notifications()).split("\n")
+    assert "the notifier 'no_such_package.Notifier' of config/notifications.yaml cannot be imported" in gone
+    assert asks.endswith("of config/notifications.yaml cannot be called: missing a required argument: 'to'.")
 
 
 LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.06]

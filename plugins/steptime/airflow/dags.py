@@ -49,14 +49,17 @@ def make_dags(workloads: Collection[str] | None = None, *, sweeps: Mapping[str, 
 
 
 def report_broken_files() -> None:
-    """Raise UserError with the mistakes in the files of workloads and sweeps; do nothing if there are none.
+    """Raise UserError with the mistakes in the files of `config/`; do nothing if there are none.
 
     In a DAG file of its own, this is an import error in Airflow's UI. Airflow does not run the DAGs of a file
     that has an import error, so it cannot be the file that calls `make_dags`.
     """
+    from steptime.airflow.notifications import broken_notifications
+    from steptime.measure.step_checks import step_limits
     from steptime.staging.checking import check_config_files
 
-    check_config_files()
+    _, broken_limits = load_each(("steps",), lambda _: step_limits())
+    check_config_files(broken_limits, broken_notifications())
 
 
 def _makers(

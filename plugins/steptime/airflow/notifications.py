@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Annotated, Any
 
 from airflow.sdk import BaseNotifier, BaseOperator, Context
 from pydantic import Field, JsonValue, field_validator
 
 from steptime.airflow.links import dag_run_address
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import BrokenFiles, SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.judging.incident_updates import update_incidents
 from steptime.judging.incidents import mark_notified
-from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_files import load_each, load_yaml_model
 from steptime.recipes.environment import find_secret, is_secret_name
 from steptime.refusals import matching
 from steptime.settings import config_file
@@ -81,6 +82,26 @@ def load_notifications() -> tuple[Notification, ...]:
     """Load `config/notifications.yaml`; () if there is no such file. Raises UserError if it is broken."""
     file = config_file("notifications.yaml")
     return load_yaml_model(file, Notifications).notifications if file.is_file() else ()
+
+
+def broken_notifications() -> BrokenFiles | None:
+    """Return the mistakes in `config/notifications.yaml`, and notifiers that cannot be called; or None."""
+    loaded, broken = load_each(("notifications",), lambda _: load_notifications())
+    if broken is not None:
+        return broken
+    [configured] = loaded
+    by_notifier = {notification.notifier: notification for notification in configured}
+    return load_each(by_notifier, lambda notifier: _check_arguments(by_notifier[notifier]))[1]
+
+
+def _check_arguments(notification: Notification) -> None:
+    try:
+        signature(_notifier_class(notification.notifier)).bind(**notification.arguments)
+    except TypeError as problem:
+        raise UserError(
+            f"the notifier '{notification.notifier}' of config/notifications.yaml cannot be called: "
+            f"{problem}."
+        ) from None
 
 
 def notify(event: Event, sentence: str, context: Context, error: Callable[..., None]) -> None:

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import PositiveFloat, model_validator
 
-from steptime.errors import SystemFailure
+from steptime.errors import SystemFailure, unknown_value
 from steptime.frozen import Frozen
 from steptime.logs.log_completeness import named_steps
 from steptime.logs.training_log import Step
-from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_files import FieldError, load_yaml_model
+from steptime.recipes.gpus import gpu_types
 from steptime.recipes.models import Collective, Run
 from steptime.settings import config_file
 from steptime.store.run_models import Check, Severity, make_check
@@ -39,8 +40,13 @@ class StepLimits(Frozen):
     @model_validator(mode="after")
     def _has_default(self) -> Self:
         for name in type(self).model_fields:
-            if "default" not in getattr(self, name):
+            limits = getattr(self, name)
+            if "default" not in limits:
                 raise ValueError(f"{name} needs the key 'default', the limit for all other GPU types")
+            known = ("default", *gpu_types())
+            for unknown in limits.keys() - known:
+                refusal = str(unknown_value("GPU type", unknown, known)).removesuffix(".")
+                raise FieldError(refusal, name, unknown)
         return self
 
     def of(self, name: str, gpu_type: str) -> float:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable
 
-from steptime.clusters.config import check_runs, load_cluster
-from steptime.errors import UserError
+from steptime.clusters.config import check_runs, load_cluster, load_clusters
+from steptime.errors import BrokenFiles, UserError
 from steptime.recipes.bridge_launch import bridge_commit
-from steptime.recipes.config_files import load_each, raise_together
+from steptime.recipes.config_files import load_each
+from steptime.recipes.flops import broken_formulas
+from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.image import FIRST_FOR_BRIDGE, nemo_release
 from steptime.recipes.models import Mode, NamedRecipe, Run
 from steptime.recipes.planning import Plan, require_runnable
+from steptime.recipes.published import list_references, load_reference
 from steptime.recipes.spec import BRIDGE, FP8_RECIPES, GPU_FORMATS, check_trainable
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
@@ -129,9 +132,24 @@ def planned_sweep(name: str) -> SweepPlan:
     return plan_sweep(sweep, check_plan if sweep.has_cluster else lambda _: None)
 
 
-def check_config_files() -> None:
-    """Check all workloads, sweeps and trials of `config/`. Raises UserError with all mistakes."""
-    _, broken_workloads = load_workloads()
-    _, broken_sweeps = load_each(list_sweeps(), planned_sweep)
-    _, broken_trials = load_each(list_trials(), checked_trial)
-    raise_together(broken_workloads, broken_sweeps, broken_trials)
+def check_config_files(*beside: BrokenFiles | None) -> None:
+    """Check all files of `config/` that planning reads. Raises UserError with all mistakes.
+
+    `beside` are those of other files.
+    """
+    told: list[str] = []
+    for broken in (
+        broken_gpu_types(),
+        broken_formulas(),
+        load_clusters()[1],
+        load_each(list_references(), load_reference)[1],
+        load_workloads()[1],
+        load_each(list_sweeps(), planned_sweep)[1],
+        load_each(list_trials(), checked_trial)[1],
+        *beside,
+    ):
+        for sentence in () if broken is None else broken.sentences:
+            if not any(first in sentence for first in told):  # what meets a mistake tells it again
+                told.append(sentence)
+    if told:
+        raise BrokenFiles(told)

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +14,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from stored import publish
 
+from steptime.airflow.dags import report_broken_files
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.airflow.sweep.trial_dag import trial_dag
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
+from steptime.settings import shipped
 from steptime.staging.checking import check_config_files
 from steptime.store.run_models import Check, Verdict
 from steptime.store.run_queries import Store
@@ -227,3 +230,26 @@ def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag
     assert f"{broken.resolve()}, line 3, repeats" in str(refused.value)
     assert "unknown cluster 'moon'" in str(refused.value)
     assert sweep_dag("any_sweep", sweep="night").task_ids == before
+
+
+BROKEN = [
+    ("gpus.yaml", "memory_gb: 80", "memory_gb: 80 GB", "a100.memory_gb: has to be a number"),
+    ("flops.yaml", "mlp_matrices: 2", "mlp_matrices: 1", "nemotron4-24.11.counted.mlp_matrices: has to"),
+    ("clusters/local.yaml", "kind", "kin", "kind: is missing"),
+    ("references/qwen3-26.02.yaml", "title", "titel", "titel: unknown field"),
+    ("expectations/steps.yaml", "cpu: 30", "gpu: 30", "step_time_variation_percent.gpu: unknown GPU type"),
+    ("notifications.yaml", "notifications", "notification", "notification: unknown field"),
+]
+
+
+@pytest.mark.long
+def test_a_mistake_in_any_file_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    for file, old, new, _ in BROKEN:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text((shipped("config") / file).read_text().replace(old, new, 1))
+    with pytest.raises(UserError) as refused:
+        report_broken_files()
+    told = str(refused.value)
+    assert [told.count(f"{Path(file).name}, line ") for file, *_ in BROKEN] == [1, 1, 1, 1, 1, 1]
+    assert all(sentence in told for *_, sentence in BROKEN)
