@@ -824,3 +824,40 @@ def test_an_error_line_says_more_than_the_end_without_an_exception():
     error = "RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at THC.cpp:265"
     log = read(megatron(), f"{error}\nterminate called without an active exception\n")
     assert first(log) == f"an error line of the log: {error}"
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (
+            "mpiexec noticed that process rank 5 with PID 77 on node gpu-3 exited on \nsignal 6 (Aborted).\n",
+            "a process was ended by signal 6 (SIGABRT) (rank 5 on gpu-3)",
+        ),
+        (
+            "=   PID 9665 RUNNING AT node12\n=   EXIT CODE: 9\n"
+            "=   CLEANING UP REMAINING PROCESSES\n=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES\n====\n"
+            "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n",
+            "a process was ended by signal 9 (SIGKILL, most often for lack of memory) (on node12)",
+        ),
+        (
+            "The first process to do so was:\n\n  Process name: [[54321,1],6]\n  Exit code:    3\n",
+            "a process ended with exit code 3 (rank 6)",
+        ),
+        (
+            "x1921c4s3b0n0: rank 4 died from signal 11 and dumped core\n",
+            "rank 4 was ended by signal 11 (SIGSEGV) (on x1921c4s3b0n0)",
+        ),
+        (
+            "[rank: 3] Child process with PID 7 terminated with code -9. Forcefully terminating all others\n",
+            "a process ended with exit code -9 (SIGKILL, most often for lack of memory) (rank 3)",
+        ),
+    ],
+)
+def test_a_process_whose_end_only_a_launcher_tells_is_named_with_its_place(end, says):
+    log = read(megatron(), end)
+    assert first(log) == says
+
+
+def test_torchruns_table_may_be_filled_up_with_blanks():
+    table = "".join(f"{line:<98}\n" for line in TABLE.format("", -11).splitlines())
+    assert first(read(megatron(), table)) == "a rank ended with exit code -11 (SIGSEGV) (rank 11 on gpu-b07)"

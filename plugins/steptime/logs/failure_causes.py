@@ -164,11 +164,18 @@ _MILD = re.compile(
 _PLACE = re.compile(rb"\bon rank (?P<of>\d{1,9})\b|\bRank (?P<rank>\d{1,9}), node (?P<node>[^\s,]{1,255})")
 """Where it happened, as Megatron says of a number that is NaN."""
 _LAUNCHERS_TABLE = re.compile(
-    rb"host +: (?P<node>\S{1,255})\s[^\n]{0,200}\brank +: (?P<rank>\d{1,9}) [^\n]{0,100}\n"
+    rb"host +: (?P<node>\S{1,255})\s[^\n]{0,300}\n?[^\n]{0,300}\brank +: (?P<rank>\d{1,9}) [^\n]{0,300}\n"
     rb"(?:[^\n]{0,300}\n){0,2}[^\n]{0,300}\Z"
 )
 """The lines of torchrun's table of failures before those of the exit code and the traceback."""
 _IN_LAUNCHERS_TABLE = (b"exitcode  :", b"traceback :")
+_OF_MPI = re.compile(
+    rb"PID \d+ RUNNING AT (?P<node>\S{1,255})\s*\n(?:[^\n]{0,200}\n){1,5}[^\n]{0,200}\Z"
+    rb"|rank (?P<rank>\d{1,9}) [^\n]{0,100}on node (?P<there>\S{1,255}) exited on\s*\n[^\n]{0,200}\Z"
+    rb"|Process name: \[\[\d+,\d+\],(?P<of>\d{1,9})\]\s*\n[^\n]{0,200}\Z"
+)
+"""The lines in which launchers of MPI name a process, up to how it ended: MPICH's and Open MPI's."""
+_ENDS_OF_MPI = (b"signal ", b"Exit code: ")
 _OF_LATER_FAILURE = re.compile(
     rb"(?:\A|\n)(?![^\n]{0,200}Root Cause)[^\n]{0,300}\n[^\n]{0,200}\[\d{1,6}\]:\s*\n"
     rb"(?:[^\n]{0,300}\n){3,5}[^\n]{0,300}\Z"
@@ -360,6 +367,8 @@ class Failures:
             table := _LAUNCHERS_TABLE.search(self.around.before)
         ):
             places |= table.groupdict()
+        elif any(words in line for words in _ENDS_OF_MPI) and (ended := _OF_MPI.search(self.around.before)):
+            places |= {"rank": ended["rank"] or ended["of"], "node": ended["node"] or ended["there"]}
         elif _OF_AN_ACTOR.search(line) and (actor := _RAYS_ACTOR.search(self.around.before)):
             places |= actor.groupdict()
         return {name: quote(value) for name, value in places.items() if value}
