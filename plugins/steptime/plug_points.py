@@ -115,13 +115,13 @@ PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, CHECKS, MODEL_FAMILIES)
 def _added(point: PlugPoint) -> Mapping[str, EntryPoint]:
     added: dict[str, EntryPoint] = {}
     for entry in entry_points(group=point.group):
-        other = added.setdefault(entry.name, entry)
-        if entry.name in point.built_in or other.value != entry.value:
+        if entry.name in point.built_in or entry.name in added:
             owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an installed package"
             raise UserError(
                 f"{point.what} '{entry.name}', which {owner} adds, already exists: give it another name in "
                 f"its entry points, or uninstall that package."
             )
+        added[entry.name] = entry
     return added
 
 

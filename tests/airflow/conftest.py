@@ -192,8 +192,11 @@ class TaskStates:
 
     answers: list[str | Exception | None]
     """None for a task that is cleared or has not begun, DELETED if the task does not exist."""
+    map_index: int | None = None
+    """Of the task that was asked about last."""
 
     def send(self, request):
+        self.map_index = request.map_index
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer

@@ -44,12 +44,14 @@ def test_a_task_is_over_where_airflow_says_so_twice(airflow_says, monkeypatch):
     assert states == expected
 
 
-def test_the_question_is_about_one_mapped_instance(airflow_says):
-    airflow_says("deferred")
+@pytest.mark.parametrize("index", [0, 3])
+def test_the_question_is_about_one_mapped_instance(airflow_says, index):
+    states = airflow_says("deferred")
     said = []
 
-    assert not task_is_over(TaskInstance(map_index=3), "a job", said.append)
+    assert not task_is_over(TaskInstance(map_index=index), "a job", said.append)
     assert said == ["this task is deferred and will go on: job a job keeps running for it"]
+    assert states.map_index == index
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ def test_variables_are_listed_although_another_task_overwrites_the_list(
 
     assert ListedVariable.keys("ours_") == []
     ListedVariable.set("ours_1", "value")
-    ListedVariable.set("other", "value")
+    ListedVariable.set("not_ours_1", "value")
 
     assert kept["ours_1"] == "value"
     assert ListedVariable.keys("ours_") == ["ours_theirs", "ours_1"]

@@ -50,7 +50,7 @@ def test_a_cluster_that_was_added_passes_its_check(config, here, slurm_of_sessio
     assert "exists already" in str(again.exception)
 
 
-def surveyed(monkeypatch, *gres):
+def surveyed(monkeypatch, *gres, accounts=("4711",)):
     """Let the login node show a default partition whose nodes have these GPUs, and one for tests."""
     debug = Partition(name="debug", is_default=False, is_up=True, state="idle", nodes=1, gres=gres[0])
     usual = {"name": "batch", "is_default": True, "is_up": True, "state": "drained", "nodes": 4}
@@ -58,7 +58,7 @@ def surveyed(monkeypatch, *gres):
     seen = Survey(
         where="ada@login",
         partitions=partitions,
-        accounts=("4711",),
+        accounts=accounts,
         containers=("pyxis", "bwrap"),
         folders=("/shared/ada",),
         pythons=("python3.12",),
@@ -95,6 +95,14 @@ def test_what_no_option_gives_is_as_the_login_node_shows_it(
     assert (cluster.gpu_type, cluster.gpus_per_node, cluster.container) == found
     assert (cluster.connection, cluster.partition, cluster.account) == ("eos", "batch", "4711")
     assert (cluster.root, cluster.python) == ("/shared/ada/steptime-work", "python3.12")
+
+
+def test_of_several_accounts_slurm_uses_its_own_unless_one_is_named(config, monkeypatch):
+    surveyed(monkeypatch, "gpu:h100:8", accounts=("4711", "4712"))
+    for name, asked in (("eos", []), ("nyx", ["--account", "4712"])):
+        added = runner.invoke(app, ["cluster", "add", name, *asked])
+        assert added.exit_code == 0, added.output
+    assert (load_cluster("eos").account, load_cluster("nyx").account) == (None, "4712")
 
 
 def test_a_person_is_told_why_a_value_is_asked_for_again(config, monkeypatch):

@@ -183,7 +183,7 @@ async def test_gpus_that_do_not_fill_whole_nodes_are_refused(runai, runai_server
 
 
 async def test_a_folder_outside_of_the_volume_is_refused(runai, runai_server, make_spec, tmp_path):
-    for directory in ("/elsewhere", f"{tmp_path}/../other"):
+    for directory in ("/elsewhere", f"{tmp_path}/../other", f"{tmp_path}-other"):
         with pytest.raises(UserError, match=f"is not on the cluster's volume, which is at {tmp_path}"):
             await runai.submit(make_spec("away", "true").model_copy(update={"directory": directory}))
         with pytest.raises(UserError, match="is not on the cluster's volume"):

@@ -61,8 +61,10 @@ async def test_the_secret_is_in_no_text(
         with pytest.raises(Exception, match="no token") as refused:
             await client.project("llm")
     assert runai_server.secret in str(runai_server.journal[-1].answer)  # the answer contains the secret
-    runai_server.fail(Fault("GET", "/workloads", "refuse", status=400, message=f"in {runai_server.secret}"))
-    with pytest.raises(Exception, match=r"400 \(in \*\*\*\)") as echoed:
+    [token] = runai_server.tokens
+    told = f"{runai_server.secret} and {token}"
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=400, message=told))
+    with pytest.raises(Exception, match=r"400 \(\*\*\* and \*\*\*\)") as echoed:
         await runai.find("nobody")
     given |= runai_server.tokens
     seen |= {

@@ -15,6 +15,7 @@ from steptime.clusters.slurm import ssh
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.errors import LoginRefused, NotRegular, OutOfReach, SystemFailure
 
+from .conftest import eventually
 from .ssh_site import Host, Keys, Site, connection, known
 
 pytestmark = pytest.mark.long
@@ -198,6 +199,7 @@ async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(open_node,
             # Only the request that hangs has a short limit: on a busy machine others take seconds, too.
             monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", 2)
             hanging = asyncio.create_task(open_file(node, path))
+            beside = asyncio.create_task(node.read(str(log), 0, 9))
             await asyncio.sleep(0.1)
             monkeypatch.setattr(ssh, "_FILE_TIMEOUT_S", usual)
             queued = [node.read(str(log), 0, 9), node.write(str(tmp_path / "new"), b"new")]
@@ -206,6 +208,7 @@ async def test_a_file_that_hangs_fails_and_holds_up_no_other_for_ever(open_node,
                 await hanging
             assert await waiting == [b"line\n", None]
             assert await node.read(str(log), 0, 9) == b"line\n"
+            assert await beside == b"line\n"
     assert (tmp_path / "new").read_bytes() == b"new"
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
 
@@ -325,6 +328,19 @@ async def test_a_login_node_that_cannot_work_says_why(own_sshd, option, said):
 
     with pytest.raises(LoginRefused, match=said):
         await use()
+
+
+async def test_a_session_that_others_have_taken_is_asked_for_again_later(own_sshd, monkeypatch):
+    monkeypatch.setattr(ssh, "_OPENING_PAUSES_S", (0.0,))
+    node = own_sshd("MaxSessions 3")
+    await node.read("/etc/hostname", 0, 9)
+    taken = [asyncio.create_task(node.run(["sleep", "60"], timeout_s=60)) for _ in range(2)]
+    await eventually(lambda: node._commands == len(taken))
+    with pytest.raises(OutOfReach, match="opens no session"):
+        await node.run(["true"], timeout_s=60)
+    for command in taken:
+        command.cancel()
+    await asyncio.gather(*taken, return_exceptions=True)
 
 
 async def test_arguments_arrive_unchanged(open_node):

@@ -5,6 +5,7 @@ import getpass
 import logging
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -26,6 +27,30 @@ async def test_two_hops_with_a_login_and_a_host_key_each(way, log_in, tmp_path):
     assert (way.outer.logins, way.inner.logins, way.node.logins) == (1, 1, 1)
     await node.close()
     await eventually(lambda: (way.outer.logins, way.inner.logins, way.node.logins) == (0, 0, 0))
+
+
+async def test_who_is_cancelled_at_a_login_node_leaves_its_jump_host(monkeypatch):
+    at_node, aborted = asyncio.Event(), []
+
+    async def connect(login, through):
+        if through is not None:
+            at_node.set()
+            await asyncio.sleep(60)
+        return SimpleNamespace(abort=lambda: aborted.append(login.title))
+
+    def read_login(connection, _):
+        return SimpleNamespace(title=connection.host, jumps=())
+
+    monkeypatch.setattr(ssh_route, "_connect", connect)
+    monkeypatch.setattr(ssh_route, "read_login", read_login)
+    jump = Connection(name="jump", kind="ssh", host="gate", login="me", password="")
+    node = replace(jump, name="dgx", host="login", extra={"jump_connections": "jump"})
+    reaching = asyncio.create_task(ssh_route.reach("dgx", known({"dgx": node, "jump": jump})))
+    await eventually(lambda: at_node.is_set() or reaching.done())
+    reaching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reaching
+    assert aborted == ["gate"]
 
 
 @pytest.mark.long

@@ -83,7 +83,7 @@ def test_a_key_is_what_is_written(tmp_path, key):
         ("load: 3", "lode: 3", "line 2, lode: unknown field, perhaps 'load' is meant."),
         ("load: 3", "load: 3\nload: 4", "cart.yaml, line 3, load: is given twice; keep one."),
         ("name: hand cart", "name: 1:30:00", "line 1, name: 1:30:00 is a number in base 60"),
-        ("name: hand cart", "name: [a", "is not valid YAML"),
+        ("name: hand cart", "name: [a", "cart.yaml, line 2: is not valid YAML"),
         (
             "name: hand cart",
             "name: [a, --gpus={b}]",

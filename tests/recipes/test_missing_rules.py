@@ -20,7 +20,7 @@ def workloads(config_folder, monkeypatch):
     return folder / "workloads"
 
 
-def without_rules(workloads, name, *, and_remove_it=False):
+def without_rules(workloads, name, *, called="acme", and_remove_it=False):
     """Return what a plan says about a copy of a workload that has no block `performance`."""
     release = name.rpartition("-")[2]
     content = yaml.safe_load((workloads / f"{name}.yaml").read_text())
@@ -32,20 +32,22 @@ def without_rules(workloads, name, *, and_remove_it=False):
             (rule, [dtype for dtype in rule["dtypes"] if dtype != "fp8"]) for rule in size["configurations"]
         ]
         size["configurations"] = [rule | {"dtypes": left} for rule, left in dtypes if left]
+    content["defaults"]["dtype"] = "bf16"
     content["sizes"] = {name: size for name, size in content["sizes"].items() if size["configurations"]}
     if and_remove_it:
         (workloads / f"{name}.yaml").unlink()
-    content |= {"workload": f"acme-{release}", "title": "Acme"}
-    (workloads / f"acme-{release}.yaml").write_text(yaml.safe_dump(content))
-    return missing_rules(plan(PlanRequest(workload=f"acme-{release}", gpu_type="h100")))
+    content |= {"workload": f"{called}-{release}", "title": "Acme"}
+    (workloads / f"{called}-{release}.yaml").write_text(yaml.safe_dump(content))
+    return missing_rules(plan(PlanRequest(workload=f"{called}-{release}", gpu_type="h100")))
 
 
 def test_a_dense_model_without_rules_is_told_what_the_nearest_one_sets(workloads):
-    [sentence] = without_rules(workloads, "llama3.1-25.04")
+    [sentence] = without_rules(workloads, "nemotron4-25.04", called="nemotron4")
     assert sentence.startswith(
-        "acme-25.04 has no performance rules for h100: overlaps of communication, the "
+        "nemotron4-25.04 has no performance rules for h100: overlaps of communication, the "
     )
-    assert "The nearest model with rules, llama3.1-2" in sentence
+    assert "The nearest model with rules, llama3.1-25.04 8b, sets " in sentence, "and not a proxy"
+    assert "fp8_recipe" not in sentence, "but what rules set for its own dtype"
     for name in ("overlap_grad_reduce", "environment.CUDA_DEVICE_MAX_CONNECTIONS"):
         assert name in sentence
 

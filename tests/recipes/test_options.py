@@ -176,8 +176,8 @@ REFUSALS = [
     ),
     ({"profile": True, "gpus": "2", "profile_ranks": "0-7"}, "a run on 2 GPUs has the ranks 0 to 1: name"),
     (
-        {"profile": True, "profile_ranks": "0-3,2-3"},
-        "`profile_ranks` '0-3,2-3' name rank 2 twice: name each once.",
+        {"profile": True, "gpus": "4", "profile_ranks": "0-3,3"},
+        "`profile_ranks` '0-3,3' name rank 3 twice: name each once.",
     ),
     (
         {"workload": "nemotron4", "nccl_trace": True},

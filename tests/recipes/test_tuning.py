@@ -48,6 +48,11 @@ def test_what_the_document_has_is_no_tuning():
     assert planned(**LLAMA, tensor_parallel=4, global_batch_size=128, expert_parallel=1) == planned(**LLAMA)
 
 
+def test_stages_of_a_model_may_count_its_embedding_and_its_output_as_layers():
+    tuned = planned(**LLAMA | {"size": "405b", "gpus": "512"}, pipeline_parallel=16).recipe
+    assert (tuned.model.num_layers, tuned.parallelism.stages) == (126, 16)
+
+
 def test_a_recipe_by_name_gets_it_with_further_arguments():
     run = planned(**NANO, global_batch_size=256, arguments={"recompute_num_layers": "1; rm"})
     command = bridge_command(run)
@@ -55,6 +60,11 @@ def test_a_recipe_by_name_gets_it_with_further_arguments():
     assert "--recompute_num_layers=1; rm" in command
     assert any(text.endswith("=256") or text == "256" for text in command)
     assert run.experiment.endswith("_tuned_gbs256_recompute_num_layers_1_rm")
+
+    of_its_rules = IMPORTED | {"size": "405b", "gpu_type": "b300", "gpus": "256"}
+    assert planned(**of_its_rules).performance.arguments["global_batch_size"] == "1536"
+    run = planned(**of_its_rules, arguments={"global_batch_size": "768"})
+    assert run.performance.arguments["global_batch_size"] == "768"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +95,10 @@ def test_a_recipe_by_name_gets_it_with_further_arguments():
         ({**NANO, "arguments": {"--x": "1"}}, "argument '--x': write its name without dashes"),
         ({**NANO, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),
         ({**IMPORTED, "arguments": {"num_gpus": "9"}}, "argument 'num_gpus' is already set"),
+        (
+            {**IMPORTED, "arguments": {"profiling.profile_step_start": "9"}},
+            "argument 'profiling.profile_step_start' is already set",
+        ),
         ({**IMPORTED, "tensor_parallel": 2}, "its launch gives Megatron-Bridge no {tensor}; give upstream's"),
         ({**IMPORTED, "global_batch_size": 512}, "gives Megatron-Bridge no {global_batch_size}"),
     ],

@@ -130,7 +130,7 @@ def test_nemotron4_is_trained_in_any_image(image):
             r"llama3.1-25.04 70b cannot be trained in image \S+/nemo:24\.09",
         ),
         (
-            {"checkpoint": True},
+            {"load_checkpoint": "/checkpoints/340b"},
             r"nemotron4-25.04 340b cannot save or load checkpoints in image \S+/nemo:24\.09",
         ),
     ],

@@ -363,6 +363,8 @@ def test_no_place_to_mount_at_is_made_outside_of_the_image(tmp_path):
     (image / "elsewhere").symlink_to(outside)
     _make_mount_point(image, "/elsewhere/checkpoints")
     _make_mount_point(image, "/elsewhere")
+    (image / "gone").symlink_to(outside / "gone")
+    _make_mount_point(image, "/gone")
     _make_mount_point(image, "/data/of/all")
     assert list(outside.iterdir()) == []
     assert (image / "data/of/all").is_dir()

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -43,6 +44,8 @@ def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node):
     for fault, clauses in told.items():
         node(fault)
         assert list(gpu_health.find_faults(gpu_health.gpus_here(), H100)) == clauses
+    node("none")
+    assert not [*gpu_health.find_faults(gpu_health.gpus_here(), replace(H100, count=4))], "more than needed"
 
 
 def test_a_gpu_that_nvidia_smi_cannot_reach_is_the_nodes_fault(node):

@@ -124,10 +124,10 @@ class RunSet:
                         BY_NAME[condition.name].heading, value, known, of="the stored results"
                     )
 
-    def values(self, column: str) -> tuple[str, ...]:
-        """Return the values that the set demands of a column, sorted; none if it demands nothing."""
+    def values(self, column: str) -> set[str]:
+        """Return the values that the set demands of a column; none if it demands nothing."""
         of_column = (condition.values for condition in self.conditions if condition.name == column)
-        return tuple(sorted(value for values in of_column for value in values))
+        return {value for values in of_column for value in values}
 
 
 @dataclass(frozen=True)

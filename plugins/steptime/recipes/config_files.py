@@ -178,12 +178,12 @@ class Document:
         self.content = content
         """The content as in JSON: mappings, lists, text, numbers, booleans and None."""
         self._root = root
-        self._read: dict[tuple[type[BaseModel], Location], Any] = {}
+        self._read: dict[tuple[type[BaseModel], tuple[str, ...]], Any] = {}
         self.problems = tuple(problems)
         """Mistakes that do not depend on a model: duplicate keys, and numbers that YAML misreads."""
 
-    def fit(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
-        """Validate the value at a location, or the whole file; return it as `model`, and all mistakes in it.
+    def fit(self, model: type[_Model], *location: str) -> tuple[_Model | None, list[Mistake]]:
+        """Validate the value below these keys, or the whole file; return it as `model`, and all its mistakes.
 
         The model is None if the value does not fit. Types are not coerced. The mistakes include keys that
         occur twice anywhere in the file, and numbers that YAML misreads.
@@ -197,7 +197,7 @@ class Document:
             *(mistake for mistake in mistakes if mistake.location not in misread),
         ]
 
-    def _fit(self, model: type[_Model], location: Location) -> tuple[_Model | None, list[Mistake]]:
+    def _fit(self, model: type[_Model], location: tuple[str, ...]) -> tuple[_Model | None, list[Mistake]]:
         try:
             # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
             return model.model_validate_json(json.dumps(self.value(*location)), strict=True), []
@@ -221,16 +221,11 @@ class Document:
             return []
         return [Mistake(f"'{name}' differs from the file's name, '{stem}': change one of them", (field,))]
 
-    def value(self, *location: int | str) -> Any:
-        """Return the value at a location; None if there is none."""
+    def value(self, *keys: str) -> Any:
+        """Return the value below these keys, or the whole file's; None if there is none."""
         value = self.content
-        for part in location:
-            if isinstance(value, dict):
-                value = value.get(part)
-            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-                value = value[part]
-            else:
-                return None
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
         return value
 
     def refusal(self, problems: Iterable[Mistake]) -> BrokenFiles:
