@@ -149,3 +149,8 @@ def test_help_has_the_panels_of_the_trigger_form(command, monkeypatch):
 def test_every_example_works(line):
     arguments = line.partition(">")[0].split()[1:]
     assert call(*arguments).exit_code == 0
+
+
+def test_releases_without_a_difference_are_said_to_have_none():
+    told = call("recipes", "diff", "nccl", "nccl-26.11")
+    assert (told.exit_code, told.stdout, told.stderr) == (0, "", "nothing differs\n")

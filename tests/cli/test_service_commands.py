@@ -11,6 +11,7 @@ from steptime.cli import app, service
 from steptime.clusters.base import JobSpec
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.errors import SystemFailure
 from steptime.service import standalone
 from steptime.service.standalone import AirflowStatus
 
@@ -127,6 +128,12 @@ def test_up_passes_its_options_on_and_tells_the_way_in(home, monkeypatch, ran_al
         "up' start it with this one.\n"
     )
     assert runner.invoke(app, ["up"]).stderr == (told if ran_already else "")
+
+
+def test_open_without_airflow_fails_as_status_does():
+    result = runner.invoke(app, ["open"])
+    assert isinstance(result.exception, SystemFailure)
+    assert str(result.exception).startswith("there is no page to open: Airflow is not running")
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,8 @@ def diff(
     if output_format is not Format.TABLE:
         show(changes, output_format, called="changes")
         return
+    if not changes:
+        typer.echo("nothing differs", err=True)
     for (model, cells), settings in groupby(changes, key=itemgetter("model", "cells")):
         typer.echo(f"{model}, {cells}:")
         for change in settings:

@@ -158,7 +158,7 @@ def open_page() -> None:
     """Open the page 'Step times' of this machine's Airflow in a browser, and print its address."""
     now = standalone.status()
     if now.url is None:
-        raise UserError(f"there is no page to open: {now.problem}")
+        raise SystemFailure(f"there is no page to open: {now.problem}")
     address = f"{now.url}/plugin/step-times"
     typer.echo(address)
     has_screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
