@@ -8,6 +8,7 @@ from called import steptime
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.clusters.connections import Connection
 from steptime.mini_slurm import daemons, layout, service
 from steptime.mini_slurm.service import SlurmStatus
 from steptime.service import connection_file
@@ -64,6 +65,10 @@ def test_down_where_nothing_runs(home):
     result = runner.invoke(app, ["slurm", "down", "--purge"])
     assert (result.exit_code, result.stdout) == (0, "Slurm was not running\n")
     assert list(home.iterdir()) == [], "nothing was made in order to be stopped"
+
+    connection_file.keep(Connection(name=layout.CONNECTION, kind="ssh", host="127.0.0.1"))
+    runner.invoke(app, ["slurm", "down"])
+    assert json.loads(connection_file.path().read_text()) == {}, "Airflow has no way to it any more"
 
 
 def test_missing_packages_are_a_matter_of_the_system(home, monkeypatch, capsys):

@@ -1,10 +1,13 @@
 """How a job's state follows from Run:ai's phase and the pods' notes."""
 
+from pathlib import PurePosixPath
+
 import pytest
 
 from steptime.clusters.base import JobState
 from steptime.clusters.runai.answers import RunaiWorkload
 from steptime.clusters.runai.phases import Notes, PodEnd, Stop, vanished, workload_status
+from steptime.clusters.runai.volume import JobNotes, Volume
 
 STARTED = {0: (100.0, "node-a"), 1: (101.0, "node-b")}
 CANCELLED = Stop(JobState.CANCELLED, "cancelled")
@@ -127,3 +130,10 @@ def test_a_job_ended_when_its_last_pod_did_or_when_runai_says(phase, notes, ende
     later = None if ended_at is None else ended_at + 3600 * (ended_at > 1e9)
     status = workload_status(workload(phase=phase, **times), notes, time_limit_s=60)
     assert (status.ended_at, status.started_at) == (later, 100.0 if notes.starts else None)
+
+
+def test_the_first_reason_for_ending_a_job_is_kept(tmp_path):
+    notes = JobNotes(Volume(str(tmp_path), str(tmp_path)), PurePosixPath(tmp_path), "a-job")
+    for stop in (DEGRADED, CANCELLED):
+        notes.write_stop(stop)
+    assert notes.notes().stop == DEGRADED

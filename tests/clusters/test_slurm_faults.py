@@ -238,6 +238,13 @@ async def test_a_job_that_slurm_lost_before_it_started_is_waited_for_ten_minutes
     assert (lost.state, lost.cluster_fault) == (JobState.UNKNOWN, False)
     assert lost.reason.startswith(f"Slurm has lost job {job.job_id}: it is not in the queue, has no log")
 
+    node.command("squeue", 'exec $real "$@"')
+    assert (await behind.poll(["waits"]))["waits"].state is JobState.QUEUED
+    node.command("squeue", "exit 0")
+    monkeypatch.setattr(cluster_module, "_LOST_AFTER_S", 0.001)
+    again = (await behind.poll(["waits"]))["waits"]
+    assert again.state is JobState.RUNNING, "missing from now on, and not since the first time"
+
 
 async def test_a_dead_accounting_holds_nobody_up(mini_slurm, slurm, make_spec):
     slurm_faults.stop_daemon(mini_slurm.home, "slurmdbd")

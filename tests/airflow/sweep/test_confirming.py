@@ -124,7 +124,9 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(check, scene):
 
     assert week.sentence == "7 cells: 0 slower, 0 faster, 7 unchanged; 1 waits for confirmation runs"
     assert (extra["verdict"], extra["series_state"]) == ("unchanged", "suspected")
-    assert extra_of_run(row, None).keys() == extra.keys(), "of a run that is not judged"
+    not_judged = extra_of_run(row, None)
+    assert not_judged.keys() == extra.keys()
+    assert (not_judged["verdict"], not_judged["changes"]) == (None, [])
     assert len(scene.confirm(check())) == 2
 
 
