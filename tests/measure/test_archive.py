@@ -373,6 +373,22 @@ def test_a_log_that_shows_no_recipe_is_named_by_options(here, monkeypatch):
 
 
 @pytest.mark.long
+def test_what_imported_runs_show_is_an_incident(here):
+    for day in range(11):
+        log = here / "logs" / f"train-{day:02}.log"
+        log.parent.mkdir(exist_ok=True)
+        time_s = (1 if day < 8 else 1.3) + day * 7 % 11 / 1000
+        log.write_text("".join(line_forms.nemo2(step, last=49, time=f"{time_s:.4f}") for step in range(50)))
+        os.utime(log, (time.time() - (10.5 - day) * 86400,) * 2)
+    named = ("--workload", "llama3.1", "--size", "8b", "--dtype", "bf16", "--gpus", "16")
+    where = ("--cluster", "mine", "--gpu-type", "h100")
+    assert call("results", "import", "logs", *where, *named) == "imported from logs: 11 valid\n"
+    [incident] = json.loads(call("incidents", "--format", "json"))["incidents"]
+    assert incident["state"] == "confirmed"
+    assert incident["title"].startswith("8b·bf16·16 on mine 29.9 % slower since ")
+
+
+@pytest.mark.long
 def test_a_run_of_a_job_that_the_store_has_is_there_already(here, make_result):
     run = plan(PlanRequest(workload="llama3.1", size="tiny", gpus="1")).runs[0]
     for job, time_s in (("1796055335-4fcbc3a4ac", "2.71"), ("1796055335-4fcbc3a4ac-2", "2.72")):

@@ -11,6 +11,7 @@ import typer
 
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError, one_line
+from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import store_imported
 from steptime.measure.importing import Import, ImportOptions, RefusedImport, find_imports
 from steptime.measure.quality import validate
@@ -106,6 +107,8 @@ def import_results(
             store_imported(store, new())
         except UserError as error:  # may name the unpacked copy
             raise UserError(str(error).replace(str(source), str(path))) from None
+    if states["valid"]:
+        update_incidents(store)
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items(), reverse=True))
     typer.echo(f"imported from {options.origin}: {counts or 'no run'}")
     for found_run in refused:
