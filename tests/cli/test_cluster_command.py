@@ -103,6 +103,8 @@ def test_of_several_accounts_slurm_uses_its_own_unless_one_is_named(config, monk
         added = runner.invoke(app, ["cluster", "add", name, *asked])
         assert added.exit_code == 0, added.output
     assert (load_cluster("eos").account, load_cluster("nyx").account) == (None, "4712")
+    shipped = runner.invoke(app, ["cluster", "add", "local"])
+    assert "exists already: choose another name" in str(shipped.exception)
 
 
 def test_a_person_is_told_why_a_value_is_asked_for_again(config, monkeypatch):

@@ -170,6 +170,8 @@ def test_variables_of_a_run_mount_no_folder_that_the_file_does_not(site):
     assert refused(HF_HUB_CACHE="/shared/hub") == ""
     site.write_text(f"{SITE}container_mounts: ['/home/someone:ro']\n")
     assert refused(HF_HOME="/home/someone") == ""
+    site.write_text(f"{SITE}environment: {{HF_HOME: /home/someone}}\n")
+    assert refused(NCCL_DEBUG="INFO") == "", "its author knows"
 
 
 @pytest.mark.long

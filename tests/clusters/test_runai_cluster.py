@@ -110,9 +110,11 @@ async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
     status = (await runai.poll(["deleted"]))["deleted"]
     assert status.state is JobState.UNKNOWN
     assert "deleted by somebody else" in status.reason
-    await runai.submit(gated.spec)
+    job = await runai.submit(gated.spec)
     await runai.cancel("deleted")
     assert len(runai_server.named(workload_name("deleted"))) == 1
+    await runai._client.suspend("trainings", job.job_id)  # as when others delete it at that moment
+    assert runai_server.journal[-1].status == 404
 
 
 async def test_a_failure_that_no_pod_noted_has_runais_own_warning(runai, runai_server, make_gated):

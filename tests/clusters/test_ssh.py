@@ -294,6 +294,7 @@ async def test_what_a_login_shell_says_by_itself_is_not_the_commands(own_sshd, t
     node = own_sshd(f"SetEnv SHLVL=1 BASH_ENV={greeting}")
     done = await node.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
     assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert (await node.run(["sh", "-c", "kill -SEGV $$"], timeout_s=60)).exit_code == 128 + signal.SIGSEGV
 
 
 @pytest.mark.parametrize(

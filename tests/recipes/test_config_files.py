@@ -91,6 +91,8 @@ def test_a_key_is_what_is_written(tmp_path, key):
         ),
         ("name: hand cart\n", "", "line 1, name: is missing."),
         ("load: 3", "load: \0", "cart.yaml: is not valid YAML: unacceptable character #x0000"),
+        ("load: 3", "load: .NaN", "line 2, load: has to be a finite number, not .NaN."),
+        ("load: 3", "load: -010", "line 2, load: -010 is a number in base 8 to YAML"),
         ("load: 3", "load: null", "line 2, load: has to be a number, not null."),
         ("name: hand cart", "name: no", "line 1, name: has to be text, not false (put it in quotes)."),
         (

@@ -77,3 +77,7 @@ def test_nothing_is_said_about_a_model_with_rules(workloads):
 
 def test_nothing_is_said_about_the_cpu(workloads):
     assert missing_rules(plan(PlanRequest(workload="llama3.1-25.04", gpus="1"))) == []
+
+
+def test_nothing_is_said_about_what_other_programs_run(workloads):
+    assert missing_rules(plan(PlanRequest(workload="nccl", gpu_type="h100"))) == []

@@ -59,6 +59,11 @@ def planned(name, **options):
     return plan(PlanRequest.model_validate({"workload": name, **options})).runs[0]
 
 
+def test_no_more_ranks_share_the_experts_than_there_are_experts():
+    with pytest.raises(UserError, match="8 experts cannot be spread over expert parallel 16"):
+        planned(GROK, gpu_type="h100", expert_parallel=16)
+
+
 def test_people_read_the_parameters():
     """Listings have columns for experts, which those of dense models lack; plans begin with parameters."""
 

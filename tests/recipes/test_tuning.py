@@ -33,6 +33,8 @@ def test_another_parallelism_and_batch_are_planned_and_named():
     assert run.experiment == f"{untuned.experiment}_tuned_tp8_pp2_vp1_mbs2"
     assert run.performance.trainer.tp_comm_overlap_cfg is None, "which is for the document's sizes"
     assert (untuned.tuning, untuned.label) == ("", "70b·bf16·64")
+    whole = planned(**LLAMA, tensor_parallel=1, pipeline_parallel=16)
+    assert [one.performance.trainer.tp_comm_overlap for one in (untuned, run, whole)] == [True, True, False]
 
 
 def test_another_number_of_pipeline_stages_gives_all_stages_as_many_layers():

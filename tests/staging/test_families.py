@@ -117,7 +117,7 @@ def planned(image, **options):
     )
 
 
-@pytest.mark.parametrize("image", [NEMO_1, "nvcr.io/nvidia/nemo:25.02.01", None])
+@pytest.mark.parametrize("image", [NEMO_1, "nvcr.io/nvidia/nemo:25.02.01", "team/nemo-on-pytorch:2", None])
 def test_nemotron4_is_trained_in_any_image(image):
     require_trainable(planned(image))
 

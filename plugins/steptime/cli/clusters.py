@@ -18,7 +18,7 @@ from steptime.clusters.slurm.checks import parse_gres
 from steptime.clusters.slurm.survey import Survey, listed_gpu_type, survey
 from steptime.errors import SystemFailure, UserError, one_line, unknown_value
 from steptime.files import write_whole
-from steptime.recipes.cluster_files import cluster_file, list_clusters
+from steptime.recipes.cluster_files import cluster_file
 from steptime.recipes.gpus import gpu_types
 from steptime.service.airflow_connections import airflow_connection
 from steptime.staging.cluster_check import check_cluster, runs_to_check
@@ -96,7 +96,7 @@ def add(
             f"'{one_line(name)}' is not a valid name of a cluster: use lowercase letters, digits and '-'."
         )
     path = cluster_file(name)
-    if name in list_clusters() or path.exists():
+    if path.exists():
         raise UserError(f"'{path}' exists already: choose another name, or remove it.")
     asked_for = _chosen("connection", connection, name, "Airflow's SSH connection to a login node")
     seen = asyncio.run(survey(asked_for, airflow_connection))

@@ -29,7 +29,7 @@ def missing_rules(planned: Plan) -> list[str]:
     """
     recipe = planned.runs[0].recipe
     trained_elsewhere = recipe.launcher is not None or not isinstance(recipe.model, ModelShape)
-    if recipe.gpu_type == CPU or recipe.proxy or trained_elsewhere:
+    if recipe.gpu_type == CPU or trained_elsewhere:
         return []
     if _settings(load_workload(recipe.workload), recipe):
         return []
