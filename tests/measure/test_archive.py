@@ -386,6 +386,8 @@ def test_what_imported_runs_show_is_an_incident(here):
     [incident] = json.loads(call("incidents", "--format", "json"))["incidents"]
     assert incident["state"] == "confirmed"
     assert incident["title"].startswith("8b·bf16·16 on mine 29.9 % slower since ")
+    call("results", "accept", "last", "--note", "meant")
+    assert json.loads(call("incidents", "--format", "json"))["incidents"] == []
 
 
 @pytest.mark.long

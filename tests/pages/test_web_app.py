@@ -554,6 +554,7 @@ def accepted(store, job_name):
 
 
 async def test_a_level_is_accepted_by_who_may_edit_runs(pages, store, slower):
+    update_incidents(store, now=1e9 + 9)
     answer = await post(
         pages,
         "/api/accept",
@@ -563,6 +564,8 @@ async def test_a_level_is_accepted_by_who_may_edit_runs(pages, store, slower):
 
     assert answer.json()["job_name"] == "week-7", "the first of the new level"
     assert accepted(store, "week-7") == "a new driver (somebody)"
+    [closed] = (await get(pages, "/api/incidents?since=0")).json()["incidents"]
+    assert closed["state"] == "accepted"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from steptime.judging import judgements
 from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
 from steptime.judging.findings import COLUMNS as CELL_COLUMNS
 from steptime.judging.findings import Comparison
+from steptime.judging.incident_updates import update_incidents
 from steptime.judging.judgements import judge_all
 from steptime.judging.missing_cells import find_missing
 from steptime.judging.run_sets import COLUMNS as SET_COLUMNS
@@ -222,7 +223,9 @@ def judge() -> None:
     """
     store = Store()
     require_results(store, "judge")
-    typer.echo(f"{judge_all(store)} series judged")
+    judged = judge_all(store)
+    update_incidents(store)
+    typer.echo(f"{judged} series judged")
 
 
 def accept(
@@ -246,6 +249,7 @@ def accept(
     store = Store()
     require_results(store, "accept")
     first = judgements.accept(store, run, note=note.strip(), accepted_by=user_name())
+    update_incidents(store)
     typer.echo(f"accepted: the new baseline begins with {first}")
 
 

@@ -16,6 +16,7 @@ from steptime.errors import UserError, one_line
 from steptime.frozen import Frozen
 from steptime.judging import incidents, judgements
 from steptime.judging.comparison import compare_since
+from steptime.judging.incident_updates import update_incidents
 from steptime.judging.run_sets import Measure
 from steptime.judging.series import Series
 from steptime.pages import answers
@@ -246,6 +247,7 @@ def post_acceptance(store: Readable, may_edit: MayEdit, user: GetUserDep, accept
         first = judgements.accept(store, row["job_name"], note=acceptance.note, accepted_by=user.get_name())
     except UserError as error:
         raise HTTPException(status_code=422, detail=str(error)) from None
+    update_incidents(Store(store.url))  # of all DAGs
     return json_response({"job_name": first})
 
 
