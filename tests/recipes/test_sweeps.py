@@ -1,6 +1,9 @@
 """Sweeps: their files, the cells that follow, and every refusal with its remedy."""
 
 import itertools
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -395,3 +398,22 @@ def test_confirmation_runs_take_what_nobody_has_to_be_asked_for(planned, budget,
     plan = planned(gpu_hours_max=budget, approval_above_gpu_hours=asked_above)
     assert plan.gpu_hours_max == pytest.approx(0.5)
     assert plan.confirm_up_to_gpu_hours == most
+
+
+CHANGES_FILES = """
+import locale
+from steptime.recipes.sweeps import add_entry, copy_file
+assert locale.getencoding() != "utf-8"
+copy_file("sweep", "night", "copied")
+add_entry("copied", {"workload": "llama3.1", "size": "tiny", "gpus": "1", "micro_batch_size": 2})
+"""
+
+
+@pytest.mark.long
+def test_a_file_keeps_its_letters_in_any_locale(write):
+    path = write(description="kurz")
+    path.write_text(path.read_text().replace("kurz", "für uns · kurz"), encoding="utf-8")
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", CHANGES_FILES], env=environment, check=True, timeout=60)
+    copied = load_sweep("copied")
+    assert (copied.description, len(copied.runs)) == ("für uns · kurz", 2)

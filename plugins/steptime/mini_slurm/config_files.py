@@ -84,7 +84,7 @@ def _address() -> str:
 def write_plugstack(layout: SlurmLayout, text: str) -> bool:
     """Write the list of SPANK plugins for job steps; return whether it has changed."""
     path = _plugstack(layout)
-    if path.exists() and path.read_text() == text:
+    if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
     write_whole(path, text, mode=0o600)
     return True

@@ -314,7 +314,7 @@ def copy_file(kind: Literal["sweep", "trial"], example: str, name: str) -> Path:
     the file cannot be written.
     """
     path = config_dir() / f"{kind}s" / f"{name}.yaml"
-    text = find_file(kind, example).read_text()
+    text = find_file(kind, example).read_text(encoding="utf-8")
     text, named = re.subn(r"^name: .*$", f"name: {name}", text, count=1, flags=re.MULTILINE)
     if not re.fullmatch(NAME, name):
         raise UserError(f"'{one_line(name)}' is not a valid name of a {kind}: use {NAME_IN_WORDS}.")
@@ -341,7 +341,7 @@ def add_entry(name: str, entry: Mapping[str, Any]) -> Path:
             f"{path} ships with steptime: 'steptime sweep new NEW --from {name}' makes a sweep of yours."
         )
     load_sweep(name)
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     (runs,) = (value for key, value in root.value if key.value == "runs")
     if runs.flow_style:
