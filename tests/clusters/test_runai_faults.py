@@ -419,6 +419,20 @@ async def test_no_redirect_takes_a_secret_or_a_token_to_another_server(
 
 
 @pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [
+        ("nvidia.run.ai", None, "https://nvidia.run.ai/api/v1"),
+        (" nvidia.run.ai ", 8443, "https://nvidia.run.ai:8443/api/v1"),
+        ("https://nvidia.run.ai:444/", 8443, "https://nvidia.run.ai:444/api/v1"),
+        ("https://gate/runai/api/v1/", None, "https://gate/runai/api/v1"),
+        ("http://[::1]:8000", None, "http://[::1]:8000/api/v1"),
+    ],
+)
+def test_an_address_may_be_a_name_or_a_whole_url(host, port, url):
+    assert base_url(Connection(name="runai", kind="runai", host=host, port=port)) == url
+
+
+@pytest.mark.parametrize(
     ("host", "message"),
     [
         ("", "is empty: write Run:ai's address"),

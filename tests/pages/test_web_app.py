@@ -231,6 +231,7 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages, publish)
     assert oldest["job_name"] == "run-0"
     assert {row["job_name"] for row in await rows(pages, search="LLAMA3.1 un-1")} == {"run-1"}
     assert await rows(pages, search="steptime_llama3.1-25.04 100%") == []
+    assert await rows(pages, node="nowhere") == await rows(pages, variable="NCCL_ALGO=Ring") == []
 
 
 async def test_a_filter_that_no_column_can_have_is_refused(pages):

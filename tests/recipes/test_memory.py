@@ -110,11 +110,14 @@ WEIGHTS = 8_029_995_008
             2 * 8192 * LAYERS / 2 * (1 + 3 / 8),
         ),
         # two micro batches do not fill four stages; weights stay in 8 bits
-        (
-            {"tensor": 1, "pipeline": 4, "context": 1, "data": 2},
-            (1, 4),
-            *("fp8", False, WEIGHTS / 4 * (3 + 12 / 2)),
-            8192 * LAYERS / 2,
+        *(
+            (
+                {"tensor": 1, "pipeline": 4, "context": 1, "data": 2},
+                (1, 4),
+                *(dtype, False, WEIGHTS / 4 * (3 + 12 / 2)),
+                8192 * LAYERS / 2,
+            )
+            for dtype in ("fp8", "nvfp4")
         ),
     ],
 )
