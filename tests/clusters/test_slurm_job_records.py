@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.clusters.base import CommandResult, JobState, JobStatus
+from steptime.clusters.slurm.cluster import connect
 from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.clusters.slurm.job_records import (
+    PREEMPTED,
     EndRecord,
     JobRecord,
     group_by_name,
@@ -31,6 +33,28 @@ ACCOUNTED = group_by_name(read_records((DATA / "sacct.txt").read_text()))
 def test_a_job_that_waits_again_has_started(state, started_at, never):
     record = LATE["run-ok"][0].model_copy(update={"state": state, "started_at": started_at})
     assert record.never_started is never
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason", "down", "avoided"),
+    [
+        (("n1",), "node failure", {}, ("n1",)),
+        (("n1", "n2"), "node failure", {}, ()),
+        (("n1", "n2"), "node failure", {"n2": "down"}, ("n2",)),
+        (("n1",), PREEMPTED, {"n1": "down"}, ()),
+    ],
+)
+async def test_of_a_failed_job_those_nodes_are_avoided_that_may_be_its_cause(
+    make_slurm_config, monkeypatch, nodes, reason, down, avoided
+):
+    async def unusable(*_):
+        return down
+
+    cluster = connect(make_slurm_config())
+    monkeypatch.setattr(cluster._slurm, "unusable_nodes", unusable)
+    assert (
+        await cluster._failed_nodes(JobStatus(state=JobState.FAILED, reason=reason, nodes=nodes)) == avoided
+    )
 
 
 MORE = "it asks for more"
