@@ -109,7 +109,7 @@ def test_memory_in_another_unit_is_none(tmp_path, printed, gib):
 def test_the_documented_callback_prints_the_documented_form(tmp_path, capsys):
     """Called as Hugging Face's Trainer does; `transformers` is not in this environment."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "logs.md").read_text()
-    [(form, callback)] = re.findall(r"callback does, for `(.+?)`:\s+```python\n(.+?)```", page, re.DOTALL)
+    [(form, callback)] = re.findall(r"callback does, for\s+`(.+?)`:\s+```python\n(.+?)```", page, re.DOTALL)
     clock = iter([10.0, 12.5, 20.0, 21.0, 30.0, 30.5])
     names = {
         "transformers": SimpleNamespace(TrainerCallback=object),
