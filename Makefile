@@ -65,7 +65,7 @@ unit-tests: $(VENV)/.compiled
 	$(PYTEST) -n 4 -m "$(UNIT)" $(PYTEST_FLAGS)
 
 quick-tests: $(VENV)/.compiled
-	$(PYTEST) -n 6 -m "not exhaustive" $(PYTEST_FLAGS)
+	$(PYTEST) -n 4 -m "not exhaustive" $(PYTEST_FLAGS)
 
 all-tests: $(VENV)/.compiled
 	$(PYTEST) -n 6 $(PYTEST_FLAGS)

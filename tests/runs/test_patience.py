@@ -46,6 +46,7 @@ def through(home, clock, monkeypatch):
         async def pause(seconds):
             gate.pauses.append(seconds)
             clock.now += seconds
+            assert len(gate.pauses) < 1000, "it waits without end"
 
         monkeypatch.setattr(patience, "open_cluster", gate.open)
         config = load_cluster("local").model_copy(update={"patience_h": patience_h, "queue_patience_h": 2.0})
