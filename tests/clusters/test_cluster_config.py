@@ -189,6 +189,7 @@ def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters):
         '["module load cuda", ""]': "line 5, setup.1: write one line of bash",
         '["a\\nb"]': "line 5, setup.0: write one line of bash",
         '["a\\rb"]': "line 5, setup.0: write one line of bash",
+        '["a\\0b"]': "line 5, setup.0: write one line of bash",
         '["export HF_TOKEN=hf_0123456789"]': "line 5, setup.0: sets what looks like a secret",
         '["export HTTPS_PROXY=http://me:sesame@proxy"]': "line 5, setup.0: has an address with a password",
         '["wandb login sesame0123456789"]': "and a job script is recorded and shown: put it into a file",

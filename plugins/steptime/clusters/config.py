@@ -109,7 +109,7 @@ class ClusterConfig(ClusterFile, Frozen):
     def _lines_without_secrets(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
         problems = []
         for number, line in enumerate(lines):
-            if not line.strip() or len(line.splitlines()) > 1:
+            if not line.strip() or len(line.splitlines()) > 1 or "\0" in line:
                 problems.append(Mistake("write one line of bash, not none and not several", (number,)))
             elif secret := find_secret_in_line(line):
                 message = f"{secret}, and a job script is recorded and shown: {SAFE_PLACE}"
