@@ -89,12 +89,12 @@ def started_postgresql():
     folder = Path(tempfile.mkdtemp(prefix="steptime-postgresql-"))
     try:
         server = PostgreSQL(folder)
-        try:
-            with server.ended_if_killed():
+        with server.ended_if_killed():
+            try:
                 server.start()
                 yield server
-        finally:
-            close_engines()
-            server.stop()
+            finally:
+                close_engines()
+                server.stop()
     finally:
         shutil.rmtree(folder)

@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _drop_what_cannot_be_written() -> None:
-    """Discard what is left of the output on a full disk: Python's end would complain of it once more."""
+    """Discard output that a full disk does not take: Python would complain about it again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

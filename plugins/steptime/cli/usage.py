@@ -64,11 +64,13 @@ def usage_sentence(error: TyperException) -> str:
 
 
 def _unknown_option(option: str, command: Any, path: str) -> UserError:
-    """Return the error for an option that a command lacks, perhaps as it takes that value without one."""
+    """Return the error for an unknown option; it says so if the command takes that value as an argument."""
     name = option.lstrip("-").replace("-", "_")
-    for argument in command.params:
-        called = {argument.name, str(argument.metavar).lower(), *(path.split() * (argument.name == "name"))}
-        if argument.param_type_name == "argument" and name in called:
+    for argument in (param for param in command.params if param.param_type_name == "argument"):
+        called = {argument.name, str(argument.metavar).lower()}
+        if argument.name == "name":  # of a sweep, a trial or a cluster
+            called |= set(path.split())
+        if name in called:
             return UserError(f"'{path}' takes this without '{option}': {path} {argument.metavar}.")
     names = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
     options = [name for name in names if name.startswith("--")]

@@ -164,7 +164,7 @@ _MILD = re.compile(
 _PLACE = re.compile(rb"\bon rank (?P<of>\d{1,9})\b|\bRank (?P<rank>\d{1,9}), node (?P<node>[^\s,]{1,255})")
 """Where it happened, as Megatron says of a number that is NaN."""
 _LAUNCHERS_TABLE = re.compile(
-    rb"host +: (?P<node>\S{1,255})\s[^\n]{0,300}\n?[^\n]{0,300}\brank +: (?P<rank>\d{1,9}) [^\n]{0,300}\n"
+    rb"host +: (?P<node>\S{1,255})\s{1,300}[^\n]{0,200}\brank +: (?P<rank>\d{1,9}) [^\n]{0,300}\n"
     rb"(?:[^\n]{0,300}\n){0,2}[^\n]{0,300}\Z"
 )
 """The lines of torchrun's table of failures before those of the exit code and the traceback."""

@@ -44,9 +44,10 @@ class StepLimits(Frozen):
             if "default" not in limits:
                 raise ValueError(f"{name} needs the key 'default', the limit for all other GPU types")
             known = ("default", *gpu_types())
-            for unknown in limits.keys() - known:
-                refusal = str(unknown_value("GPU type", unknown, known)).removesuffix(".")
-                raise FieldError(refusal, name, unknown)
+            for gpu_type in limits:
+                if gpu_type not in known:
+                    refusal = str(unknown_value("GPU type", gpu_type, known)).removesuffix(".")
+                    raise FieldError(refusal, name, gpu_type)
         return self
 
     def of(self, name: str, gpu_type: str) -> float:
@@ -231,7 +232,7 @@ def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dic
 
 @functools.cache
 def _batches() -> Any:
-    """Return what makes a batch of a table; it is made once, as each context writes its settings as YAML."""
+    """Return what makes batches of tables, made once: each new context writes its settings as YAML."""
     import great_expectations
     from great_expectations.data_context.types.base import ProgressBarsConfig
 

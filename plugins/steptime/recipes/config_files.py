@@ -111,10 +111,16 @@ def load_each(
 
 
 def raise_together(*broken: BrokenFiles | None) -> None:
-    """Raise the given errors as one; do nothing if there are none."""
-    sentences = [sentence for files in broken if files is not None for sentence in files.sentences]
-    if sentences:
-        raise BrokenFiles(sentences)
+    """Raise the given errors as one; do nothing if there are none.
+
+    A mistake is told once: a later sentence that repeats an earlier one is left out.
+    """
+    told: list[str] = []
+    for sentence in (sentence for files in broken if files is not None for sentence in files.sentences):
+        if not any(earlier in sentence for earlier in told):
+            told.append(sentence)
+    if told:
+        raise BrokenFiles(told)
 
 
 def mistakes_of(error: ValidationError, fields: Iterable[str] = ()) -> list[Mistake]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from steptime.clusters.config import check_runs, load_cluster, load_clusters
 from steptime.errors import BrokenFiles, UserError
 from steptime.recipes.bridge_launch import bridge_commit
-from steptime.recipes.config_files import load_each
+from steptime.recipes.config_files import load_each, raise_together
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.image import FIRST_FOR_BRIDGE, nemo_release
@@ -135,10 +135,9 @@ def planned_sweep(name: str) -> SweepPlan:
 def check_config_files(*beside: BrokenFiles | None) -> None:
     """Check all files of `config/` that planning reads. Raises UserError with all mistakes.
 
-    `beside` are those of other files.
+    `beside`: mistakes in other files, which are told with these.
     """
-    told: list[str] = []
-    for broken in (
+    raise_together(
         broken_gpu_types(),
         broken_formulas(),
         load_clusters()[1],
@@ -147,9 +146,4 @@ def check_config_files(*beside: BrokenFiles | None) -> None:
         load_each(list_sweeps(), planned_sweep)[1],
         load_each(list_trials(), checked_trial)[1],
         *beside,
-    ):
-        for sentence in () if broken is None else broken.sentences:
-            if not any(first in sentence for first in told):  # what meets a mistake tells it again
-                told.append(sentence)
-    if told:
-        raise BrokenFiles(told)
+    )
